@@ -1,0 +1,51 @@
+use super::{Bucket, CustomBucket, FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
+use crate::limit::Limit;
+
+/// Which strategy a rule runs: one of the five, or one of the user's own.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// [`TokenBucket`].
+    TokenBucket,
+    /// [`FixedWindow`].
+    FixedWindow,
+    /// [`SlidingWindowLog`].
+    SlidingWindowLog,
+    /// [`SlidingWindowCounter`].
+    SlidingWindowCounter,
+    /// [`LeakyBucket`].
+    LeakyBucket,
+    /// A [`Bucket`] of the user's own. A store that cannot run it says so when the rules are bound to it.
+    Custom(CustomBucket),
+}
+
+impl Algorithm {
+    /// Returns the strategy's name, as errors and logs give it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token bucket",
+            Self::FixedWindow => "fixed window",
+            Self::SlidingWindowLog => "sliding window log",
+            Self::SlidingWindowCounter => "sliding window counter",
+            Self::LeakyBucket => "leaky bucket",
+            Self::Custom(_) => "custom bucket",
+        }
+    }
+
+    /// Returns whether a request under this strategy is held until its turn by its nature.
+    pub fn delays(&self) -> bool {
+        matches!(self, Self::LeakyBucket)
+    }
+
+    /// Returns what keeps the strategy from running `limit`, with the way out.
+    pub(crate) fn check(&self, limit: &Limit) -> Result<(), &'static str> {
+        match self {
+            Self::TokenBucket => TokenBucket.check(limit),
+            Self::FixedWindow => FixedWindow.check(limit),
+            Self::SlidingWindowLog => SlidingWindowLog.check(limit),
+            Self::SlidingWindowCounter => SlidingWindowCounter.check(limit),
+            Self::LeakyBucket => LeakyBucket.check(limit),
+            Self::Custom(bucket) => bucket.check(limit),
+        }
+    }
+}

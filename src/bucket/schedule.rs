@@ -1,0 +1,112 @@
+use super::{GivenBack, Mark, Used};
+use crate::{limit::Limit, time::Nanos};
+
+/// One key's schedule, the state of [`TokenBucket`](super::TokenBucket) and [`LeakyBucket`](super::LeakyBucket): the
+/// time at which nothing is used any more (the generic cell rate algorithm's theoretical arrival time), exactly.
+///
+/// With `n` permits per period `W`, a permit is `W` units and a nanosecond drains `n` of them, so every rate is exact
+/// in integers: what is used at `t` is `(full_at - t) * n + rest` units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Schedule {
+    /// When nothing is used any more, less `rest`.
+    full_at: Nanos,
+    /// The remainder of that time in units, below `n`.
+    rest: u64,
+    /// How much of the schedule before its end was given back from its middle: the end of the schedule, that marks
+    /// count in, is `full_at + hole`. Rounded up, so that a mark never looks closer to the end than it is.
+    hole: Nanos,
+    /// The latest time charged at.
+    seen: Nanos,
+}
+
+impl Schedule {
+    pub(super) const fn seen(&self) -> Nanos {
+        self.seen
+    }
+
+    /// When the schedule's end has passed, and with it every mark in it.
+    pub(super) fn fresh_at(&self) -> Nanos {
+        self.full_at.saturating_add(self.hole).saturating_add(Nanos::new(u64::from(self.rest > 0)))
+    }
+
+    /// What is used at `now`, in units.
+    pub(super) fn used_units(&self, limit: &Limit, now: Nanos) -> u128 {
+        match self.full_at.checked_sub(now) {
+            Some(ahead) => u128::from(ahead.get()) * u128::from(limit.permits()) + u128::from(self.rest),
+            None => 0,
+        }
+    }
+
+    fn set_used_units(&mut self, limit: &Limit, now: Nanos, units: u128) {
+        let permits = u128::from(limit.permits().max(1));
+        let (ahead, rest) = (units / permits, units % permits);
+        match u64::try_from(ahead).ok().and_then(|ahead| now.get().checked_add(ahead)) {
+            Some(full_at) => {
+                self.full_at = Nanos::new(full_at);
+                self.rest = u64::try_from(rest).unwrap_or(u64::MAX);
+            }
+            None => {
+                // Further than time reaches: used up until then.
+                self.full_at = Nanos::MAX;
+                self.rest = 0;
+            }
+        }
+    }
+
+    /// Appends `cost` permits at `now` and returns the mark of their end.
+    pub(super) fn push(&mut self, limit: &Limit, now: Nanos, cost: u64) -> Mark {
+        if self.full_at < now {
+            // Idle until now: what was given back of the time that has passed is gone.
+            self.hole = self.fresh_at().saturating_sub(now);
+        }
+        let units = self.used_units(limit, now).saturating_add(units_of(limit, cost));
+        self.set_used_units(limit, now, units);
+        self.seen = self.seen.max(now);
+        Mark::new(self.full_at.saturating_add(self.hole), self.rest)
+    }
+
+    /// What was appended behind `mark`, in units; `None` where the mark is not of this schedule.
+    pub(super) fn behind(&self, limit: &Limit, mark: Mark) -> Option<u128> {
+        let end = self.full_at.saturating_add(self.hole);
+        let whole = u128::from(end.checked_sub(mark.at)?.get()) * u128::from(limit.permits());
+        (whole + u128::from(self.rest)).checked_sub(u128::from(mark.fraction))
+    }
+
+    /// Gives a charge back: at most what is still used of it, counting what was charged later as used last.
+    ///
+    /// Had the charge never happened, everything behind it would stand earlier by at most what is used now less what
+    /// is behind it, so this never returns more than that. It is exact for the last charge.
+    pub(super) fn give_back(&mut self, limit: &Limit, now: Nanos, charge: GivenBack) {
+        let Some(behind) = self.behind(limit, charge.mark) else { return };
+        let used = self.used_units(limit, now);
+        let back = used.saturating_sub(behind).min(units_of(limit, charge.cost));
+        if back == 0 {
+            return;
+        }
+        self.set_used_units(limit, now, used - back);
+        if behind > 0 {
+            let hole = Nanos::saturating_from_u128(back.div_ceil(u128::from(limit.permits().max(1))));
+            self.hole = self.hole.saturating_add(hole);
+        }
+    }
+
+    pub(super) fn used(&self, limit: &Limit, now: Nanos) -> Used {
+        Used::ratio(self.used_units(limit, now), limit.period_nanos())
+    }
+
+    pub(super) fn with_used(limit: &Limit, used: Used, now: Nanos) -> Self {
+        let mut schedule = Self { seen: now, full_at: now, ..Self::default() };
+        schedule.set_used_units(limit, now, used.of(limit.period_nanos()).min(units_of(limit, limit.capacity())));
+        schedule
+    }
+}
+
+/// `permits` in units, of which a nanosecond drains as many as the limit has permits.
+pub(super) fn units_of(limit: &Limit, permits: u64) -> u128 {
+    u128::from(permits) * u128::from(limit.period_nanos())
+}
+
+/// How long `units` take to drain, rounded up.
+pub(super) fn drain_time(limit: &Limit, units: u128) -> Nanos {
+    Nanos::saturating_from_u128(units.div_ceil(u128::from(limit.permits().max(1))))
+}

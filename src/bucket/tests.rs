@@ -1,0 +1,151 @@
+use super::*;
+use crate::decision::{Outcome, Wait};
+
+const S: u64 = 1_000_000_000;
+
+fn at(nanos: u64) -> Nanos {
+    Nanos::new(nanos)
+}
+
+/// Tokens in a token bucket now.
+fn tokens(state: &Schedule, limit: &Limit, now: u64) -> u64 {
+    TokenBucket.look(state, limit, at(now), Ask::new(1)).remaining
+}
+
+fn take(state: &mut Schedule, limit: &Limit, now: u64, cost: u64) -> Mark {
+    assert!(TokenBucket.look(state, limit, at(now), Ask::new(cost)).outcome.passes());
+    TokenBucket.take(state, limit, at(now), Ask::new(cost)).1
+}
+
+fn give(state: &mut Schedule, limit: &Limit, now: u64, cost: u64, mark: Mark) {
+    TokenBucket.give_back(state, limit, at(now), GivenBack::new(cost, mark));
+}
+
+#[test]
+fn gives_back_no_more_than_the_bucket_would_hold() {
+    // 1/s, capacity 3: A and B at 0, A returned at 0, C at 1.2, B returned at 1.2 leaves 2.
+    let limit = Limit::per_second(1).burst(3);
+    let mut state = Schedule::default();
+    let a = take(&mut state, &limit, 0, 1);
+    let b = take(&mut state, &limit, 0, 1);
+    give(&mut state, &limit, 0, 1, a);
+    assert_eq!(tokens(&state, &limit, 0), 2);
+    let _ = take(&mut state, &limit, 1_200_000_000, 1);
+    give(&mut state, &limit, 1_200_000_000, 1, b);
+    assert_eq!(tokens(&state, &limit, 1_200_000_000), 2);
+}
+
+#[test]
+fn a_state_is_kept_until_no_mark_in_it_can_matter() {
+    let limit = Limit::per_second(1).burst(3);
+    let mut state = Schedule::default();
+    let a = take(&mut state, &limit, 0, 1);
+    let b = take(&mut state, &limit, 0, 1);
+    give(&mut state, &limit, 0, 1, a);
+    // Full at 1 s, but B's mark reaches to 2 s: dropped at 1.2 s, B would come back twice.
+    assert_eq!(TokenBucket.fresh_at(&state, &limit), at(2 * S));
+    give(&mut state, &limit, 0, 1, b);
+    assert_eq!(tokens(&state, &limit, 0), 3);
+}
+
+#[test]
+fn the_last_charge_comes_back_exactly_and_only_once() {
+    let limit = Limit::new(7, std::time::Duration::from_secs(13)).burst(20);
+    let mut state = Schedule::default();
+    let _ = take(&mut state, &limit, 5, 3);
+    let before = state;
+    let mark = take(&mut state, &limit, 5, 9);
+    give(&mut state, &limit, 5, 9, mark);
+    assert_eq!(state, before);
+    give(&mut state, &limit, 5, 9, mark);
+    assert_eq!(state, before);
+}
+
+#[test]
+fn a_cancelled_turn_returns_only_if_it_was_the_last() {
+    let limit = Limit::per_second(1).burst(1);
+    let ask = Ask::new(1).max_delay(at(10 * S));
+    let mut state = Schedule::default();
+    let turn = |state: &mut Schedule, now: u64| {
+        let (verdict, mark) = TokenBucket.take(state, &limit, at(now), ask);
+        (verdict.outcome, mark)
+    };
+    assert_eq!(turn(&mut state, 0).0, Outcome::Pass);
+    let (y, y_mark) = turn(&mut state, 0);
+    assert_eq!(y, Outcome::Delay(at(S)));
+    let (z, z_mark) = turn(&mut state, 0);
+    assert_eq!(z, Outcome::Delay(at(2 * S)));
+    let back = |mark| GivenBack::new(1, mark).delays(true);
+    // Y is in front of Z, which was promised 2 s and keeps it: nothing returns.
+    let before = state;
+    TokenBucket.give_back(&mut state, &limit, at(S / 2), back(y_mark));
+    assert_eq!(state, before);
+    // Z was last; who comes then starts at 2 s in its stead.
+    TokenBucket.give_back(&mut state, &limit, at(S / 2), back(z_mark));
+    assert_eq!(turn(&mut state, S / 2).0, Outcome::Delay(at(2 * S - S / 2)));
+}
+
+#[test]
+fn usage_carries_over_exactly_under_the_same_limit_and_never_shrinks_under_another() {
+    let limits = [
+        Limit::per_second(3),
+        Limit::per_second(10).burst(25),
+        Limit::new(7, std::time::Duration::from_nanos(13)),
+        Limit::per_day(1_000_003),
+    ];
+    for old in limits {
+        let mut state = Schedule::default();
+        let _ = TokenBucket.take(&mut state, &old, at(77), Ask::new(2));
+        let units = state.used_units(&old, at(91));
+        let same = Schedule::with_used(&old, state.used(&old, at(91)), at(91));
+        assert_eq!(same.used_units(&old, at(91)), units, "{old}");
+        for new in limits {
+            let moved = Schedule::with_used(&new, state.used(&old, at(91)), at(91));
+            // used / W is the number of permits: compare over the common denominator. 2^-64 of a permit is lost at most.
+            let was = units * u128::from(new.period_nanos());
+            let is = moved.used_units(&new, at(91)) * u128::from(old.period_nanos());
+            assert!(is >= was.saturating_sub(1), "{old} -> {new}: {was} {is}");
+        }
+    }
+}
+
+#[test]
+fn a_bucket_judges_a_late_thread_at_its_own_time_and_goes_on_after_a_step() {
+    let limit = Limit::per_second(10);
+    let (mut held, mut state) = (limit, Schedule::default());
+    let _ = TokenBucket.take(&mut state, &limit, at(3_600 * S), Ask::new(10));
+    let judged = TokenBucket.judge_at(&mut state, &mut held, &limit, at(3_600 * S - 999_999_999));
+    assert_eq!(judged, at(3_600 * S));
+    let judged = TokenBucket.judge_at(&mut state, &mut held, &limit, at(0));
+    assert_eq!(judged, at(0));
+    let outcome = TokenBucket.look(&state, &limit, judged, Ask::new(1)).outcome;
+    assert_eq!(outcome, Outcome::Refuse(Wait::For(at(S / 10))));
+}
+
+#[test]
+fn extremes_do_not_wrap() {
+    let biggest = Limit::new(u64::MAX, Limit::MAX_SPAN);
+    let slowest = Limit::new(1, Limit::MAX_SPAN);
+    for limit in [biggest, slowest, Limit::new(u64::MAX, std::time::Duration::from_nanos(1))] {
+        for now in [0, 1, u64::MAX / 2, u64::MAX] {
+            for cost in [0, 1, u64::MAX] {
+                let ask = Ask::new(cost).keep(cost);
+                let mut state = Schedule::default();
+                let _ = TokenBucket.look(&state, &limit, at(now), ask);
+                let (_, mark) = TokenBucket.take(&mut state, &limit, at(now), ask);
+                give(&mut state, &limit, now, cost, mark);
+                let mut state = FixedWindowState::default();
+                let _ = FixedWindow.take(&mut state, &limit, at(now), ask);
+                let _ = FixedWindow.look(&state, &limit, at(now), ask);
+                let mut state = SlidingWindowCounterState::default();
+                let _ = SlidingWindowCounter.take(&mut state, &limit, at(now), ask);
+                let _ = SlidingWindowCounter.take(&mut state, &limit, at(now), ask);
+                let _ = SlidingWindowCounter.look(&state, &limit, at(now), ask);
+                let mut state = SlidingWindowLogState::default();
+                let _ = SlidingWindowLog.take(&mut state, &limit, at(now), ask);
+                let _ = SlidingWindowLog.take(&mut state, &limit, at(now), ask);
+                let _ = SlidingWindowLog.look(&state, &limit, at(now), ask);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+use super::{
+    Algorithm, Ask, Bucket, GivenBack, Mark, Schedule, Used,
+    schedule::{drain_time, units_of},
+};
+use crate::{
+    decision::{Outcome, Verdict, Wait},
+    limit::Limit,
+    time::Nanos,
+};
+
+/// The default: a bucket of `burst` tokens that refills at a steady rate; a request takes as many as it costs.
+///
+/// **Bounds** at most `burst + rate * T` in *any* interval `T`. **State** 32 bytes a key. Kept as a schedule (the
+/// generic cell rate algorithm, ITU-T I.371), so there is no timer and no rounding. Choose another strategy when the
+/// number in a window has to be exact ([`SlidingWindowLog`](super::SlidingWindowLog)) or requests should be spread
+/// out rather than refused ([`LeakyBucket`](super::LeakyBucket)).
+///
+/// A request that may be held ([`Rule::wait_up_to`](crate::Rule::wait_up_to)) reserves tokens that are not there yet
+/// and starts when they are.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Limit, bucket::{Ask, Bucket, TokenBucket}, decision::{Outcome, Wait}, time::Nanos};
+///
+/// let (bucket, limit) = (TokenBucket, Limit::per_second(5));
+/// let mut state = bucket.fresh(&limit, Nanos::ZERO);
+/// let (verdict, _) = bucket.take(&mut state, &limit, Nanos::ZERO, Ask::new(5));
+/// assert_eq!(verdict.remaining, 0);
+/// let verdict = bucket.look(&state, &limit, Nanos::ZERO, Ask::new(1));
+/// assert_eq!(verdict.outcome, Outcome::Refuse(Wait::For(Nanos::new(200_000_000))));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TokenBucket;
+
+impl TokenBucket {
+    fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
+        let used = state.used_units(limit, now);
+        let tokens = units_of(limit, limit.capacity()).saturating_sub(used) / u128::from(limit.period_nanos().max(1));
+        let remaining = u64::try_from(tokens).unwrap_or(u64::MAX).saturating_sub(keep);
+        Verdict::new(outcome, limit.capacity(), remaining, Some(drain_time(limit, used)))
+    }
+}
+
+impl Bucket for TokenBucket {
+    type State = Schedule;
+
+    fn fresh(&self, _limit: &Limit, _now: Nanos) -> Schedule {
+        Schedule::default()
+    }
+
+    fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
+        let capacity = units_of(limit, limit.capacity());
+        let outcome = if ask.cost == 0 {
+            Outcome::Pass
+        } else if ask.needs() > limit.capacity() {
+            Outcome::Refuse(Wait::Never)
+        } else {
+            let needed = state.used_units(limit, now).saturating_add(units_of(limit, ask.needs()));
+            match needed.saturating_sub(capacity) {
+                0 => Outcome::Pass,
+                missing => {
+                    let wait = drain_time(limit, missing);
+                    match wait.checked_sub(ask.max_delay) {
+                        None | Some(Nanos::ZERO) => Outcome::Delay(wait),
+                        Some(longer) => Outcome::Refuse(Wait::For(longer)),
+                    }
+                }
+            }
+        };
+        self.verdict(state, limit, now, outcome, ask.keep)
+    }
+
+    fn take(&self, state: &mut Schedule, limit: &Limit, now: Nanos, ask: Ask) -> (Verdict, Mark) {
+        let mark = state.push(limit, now, ask.cost);
+        let wanted = state.used_units(limit, now).saturating_add(units_of(limit, ask.keep));
+        let missing = wanted.saturating_sub(units_of(limit, limit.capacity()));
+        let outcome = match drain_time(limit, missing) {
+            Nanos::ZERO => Outcome::Pass,
+            delay if ask.max_delay > Nanos::ZERO => Outcome::Delay(delay),
+            _ => Outcome::Pass,
+        };
+        (self.verdict(state, limit, now, outcome, ask.keep), mark)
+    }
+
+    fn give_back(&self, state: &mut Schedule, limit: &Limit, now: Nanos, charge: GivenBack) {
+        // Who waits behind the charge was promised a turn and keeps it. A token returned before that turn would let
+        // somebody else start at the same time.
+        let somebody_waits = state.used_units(limit, now) > units_of(limit, limit.capacity());
+        if charge.delays && somebody_waits && state.behind(limit, charge.mark) != Some(0) {
+            return;
+        }
+        state.give_back(limit, now, charge);
+    }
+
+    fn used(&self, state: &Schedule, limit: &Limit, now: Nanos) -> Used {
+        state.used(limit, now)
+    }
+
+    fn with_used(&self, limit: &Limit, used: Used, now: Nanos) -> Schedule {
+        Schedule::with_used(limit, used, now)
+    }
+
+    fn fresh_at(&self, state: &Schedule, _limit: &Limit) -> Nanos {
+        state.fresh_at()
+    }
+
+    fn seen(&self, state: &Schedule) -> Nanos {
+        state.seen()
+    }
+
+    fn into_algorithm(self) -> Algorithm {
+        Algorithm::TokenBucket
+    }
+}

@@ -1,0 +1,184 @@
+//! What a rule and a store say to each other: plain data, without a request, a header or a closure in it.
+
+use std::{any::Any, borrow::Cow, fmt, sync::Arc};
+
+use smallvec::SmallVec;
+
+use crate::{
+    bucket::{Algorithm, Mark},
+    decision::Verdict,
+    key::KeyId,
+    limit::Limit,
+    time::Nanos,
+};
+
+/// What a store has to know of a rule to keep its buckets.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RuleSpec {
+    /// The rule's name. Rules of equal name on one store share their counts.
+    pub name: Cow<'static, str>,
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// Its limit; a charge may carry another one.
+    pub limit: Limit,
+    /// Whether it has keys, or one count for all.
+    pub keyed: bool,
+    /// What happens to its requests while the store does not answer.
+    pub on_store_failure: FailurePolicy,
+}
+
+/// What happens to a rule's requests while the store does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum FailurePolicy {
+    /// They pass: right where serving without a limit is better than not serving, such as public reads.
+    Allow,
+    /// They are refused with status 503: right where the limit is a protection, such as a login. The default, so that
+    /// a limit is never off by accident.
+    #[default]
+    Refuse,
+}
+
+/// A store's own handle for a rule: where its buckets are. Cheap to clone.
+#[derive(Clone)]
+pub struct Slot(Arc<dyn Any + Send + Sync>);
+
+impl Slot {
+    /// Wraps what the store wants to find again.
+    pub fn new<T: Any + Send + Sync>(place: T) -> Self {
+        Self(Arc::new(place))
+    }
+
+    /// Wraps what the store shares with it.
+    pub fn shared<T: Any + Send + Sync>(place: Arc<T>) -> Self {
+        Self(place)
+    }
+
+    /// Returns what was wrapped, or `None` where another store made the slot.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Slot(..)")
+    }
+}
+
+/// When a charge is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Take {
+    /// When every charge that votes passes.
+    #[default]
+    IfPassed,
+    /// Whether or not the request passes.
+    Always,
+    /// Not at all: it only looks.
+    Never,
+}
+
+/// One rule's part of a request.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Charge<'a> {
+    /// Where the store keeps the rule's buckets.
+    pub slot: &'a Slot,
+    /// Whose bucket.
+    pub key: KeyId,
+    /// The limit in force for this request.
+    pub limit: Limit,
+    /// How many permits; zero only looks.
+    pub cost: u64,
+    /// How many permits must be left.
+    pub keep: u64,
+    /// How long the request may be held; zero where it may not.
+    pub max_delay: Nanos,
+    /// Whether it can refuse the request.
+    pub votes: bool,
+    /// When it is taken.
+    pub take: Take,
+}
+
+impl<'a> Charge<'a> {
+    /// Returns a charge of `cost` permits that votes and is taken if the request passes.
+    pub const fn new(slot: &'a Slot, key: KeyId, limit: Limit, cost: u64) -> Self {
+        Self { slot, key, limit, cost, keep: 0, max_delay: Nanos::ZERO, votes: true, take: Take::IfPassed }
+    }
+}
+
+/// A store's answer to one charge.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Judged {
+    /// The bucket's answer; after the charge where it was taken.
+    pub verdict: Verdict,
+    /// Where the charge stands, where it was taken.
+    pub mark: Option<Mark>,
+}
+
+impl Judged {
+    /// Returns an answer.
+    pub const fn new(verdict: Verdict, mark: Option<Mark>) -> Self {
+        Self { verdict, mark }
+    }
+}
+
+/// A store's answers to a request's charges, in their order.
+#[derive(Debug, Clone, Default)]
+pub struct Verdicts(SmallVec<[Judged; 3]>);
+
+impl Verdicts {
+    /// Returns no answers yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends the answer to the next charge.
+    pub fn push(&mut self, judged: Judged) {
+        self.0.push(judged);
+    }
+
+    /// `count` answers, all the same for now.
+    pub(crate) fn of(judged: Judged, count: usize) -> Self {
+        Self(SmallVec::from_elem(judged, count))
+    }
+
+    pub(crate) fn set(&mut self, at: usize, judged: Judged) {
+        if let Some(place) = self.0.get_mut(at) {
+            *place = judged;
+        }
+    }
+
+    /// Returns the answers.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Judged> {
+        self.0.iter()
+    }
+}
+
+/// A charge that was taken and may be given back or settled.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Taken {
+    /// Where the store keeps the rule's buckets.
+    pub slot: Slot,
+    /// Whose bucket.
+    pub key: KeyId,
+    /// The limit it was taken under.
+    pub limit: Limit,
+    /// What it stands at now.
+    pub cost: u64,
+    /// Where in the bucket it stands.
+    pub mark: Mark,
+    /// Whether the rule holds requests until their turn.
+    pub delays: bool,
+}
+
+impl Taken {
+    /// Returns a taken charge.
+    pub const fn new(slot: Slot, key: KeyId, limit: Limit, cost: u64, mark: Mark) -> Self {
+        Self { slot, key, limit, cost, mark, delays: false }
+    }
+}

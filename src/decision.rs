@@ -1,0 +1,379 @@
+//! The answer to one request, with every rule's numbers.
+
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+
+use http::StatusCode;
+use smallvec::SmallVec;
+
+use crate::time::Nanos;
+
+/// How long the same request has to wait until a rule lets it pass, if nothing else happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// It passes then, and not one nanosecond earlier.
+    For(Nanos),
+    /// Some time that nobody knows: something else than time has to happen.
+    Unknown,
+    /// It can never pass: it costs more than the limit can hold.
+    Never,
+}
+
+/// What one rule says of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It passes now.
+    Pass,
+    /// It passes, and has to be held for this long first.
+    Delay(Nanos),
+    /// It does not pass.
+    Refuse(Wait),
+}
+
+impl Outcome {
+    /// Returns whether the request passes, at once or after a delay.
+    pub const fn passes(self) -> bool {
+        matches!(self, Self::Pass | Self::Delay(_))
+    }
+}
+
+/// One rule's answer and its numbers: what a [`Bucket`](crate::bucket::Bucket) returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// Whether the request passes, and when it would.
+    pub outcome: Outcome,
+    /// The limit as clients are told it: the capacity of a bucket, the permits of a window.
+    pub limit: u64,
+    /// The largest cost that would pass now, at once and without waiting, from 0 to `limit`.
+    pub remaining: u64,
+    /// How long until nothing is used any more, or until the window ends; `None` where time alone does not tell.
+    pub reset: Option<Nanos>,
+    /// Whether the key had no place of its own, because the store holds as many keys as it may.
+    pub untracked: bool,
+}
+
+impl Verdict {
+    /// Returns a verdict for a key that has a place of its own.
+    pub const fn new(outcome: Outcome, limit: u64, remaining: u64, reset: Option<Nanos>) -> Self {
+        Self { outcome, limit, remaining, reset, untracked: false }
+    }
+
+    /// Returns the verdict as seen by a thread whose own time is `lag` earlier than the bucket's.
+    #[must_use]
+    pub(crate) fn seen_from_before(mut self, lag: Nanos) -> Self {
+        self.outcome = match self.outcome {
+            Outcome::Delay(wait) => Outcome::Delay(wait.saturating_add(lag)),
+            Outcome::Refuse(Wait::For(wait)) => Outcome::Refuse(Wait::For(wait.saturating_add(lag))),
+            other => other,
+        };
+        self.reset = self.reset.map(|reset| reset.saturating_add(lag));
+        self
+    }
+}
+
+/// What a decision has to know of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RuleInfo {
+    pub(crate) name: Cow<'static, str>,
+    pub(crate) overload: bool,
+}
+
+/// One rule's part of a decision.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ruling {
+    pub(crate) rule: usize,
+    pub(crate) cost: u64,
+    pub(crate) verdict: Verdict,
+}
+
+pub(crate) type Rulings = SmallVec<[Ruling; 3]>;
+
+/// Why a request did not pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// This client has used up a limit: status 429.
+    Limited,
+    /// Not this client but the whole is the cause, by a rule marked [`overload`](crate::Rule::overload) or because a
+    /// store can hold no more keys: status 503.
+    Overload,
+    /// A key that had to be there was not, and the rule says what to answer.
+    MissingKey {
+        /// What to answer.
+        status: StatusCode,
+        /// Why, and the way out.
+        reason: &'static str,
+    },
+    /// The store did not answer, and a rule says that nothing may pass then: status 503.
+    StoreFailed,
+}
+
+/// The answer to one request: whether it passes, and every applying rule's numbers, all judged at one instant.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Key, Limit, Limiter, Rule, time::ManualClock};
+///
+/// let limiter = Limiter::builder([Rule::new("client", Limit::per_minute(1), |name: &&str| Some(Key::from(*name)))])
+///     .clock(ManualClock::new())
+///     .build()?;
+/// assert!(limiter.check_now(&"ana")?.is_allowed());
+/// let decision = limiter.check_now(&"ana")?;
+/// assert!(!decision.is_allowed());
+/// assert_eq!(decision.retry_after(), Some(Duration::from_secs(60)));
+/// assert_eq!(decision.violated().collect::<Vec<_>>(), ["client"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Decision {
+    rules: Arc<[RuleInfo]>,
+    rulings: Rulings,
+    refusal: Option<Refusal>,
+    delay: Nanos,
+    degraded: bool,
+}
+
+/// A rule's name and numbers, as [`Decision::rules`] lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleVerdict<'a> {
+    /// The rule's name.
+    pub rule: &'a str,
+    /// What this request costs under the rule.
+    pub cost: u64,
+    /// The rule's answer and numbers. A refusal charges nothing, so where the request was refused these are the
+    /// numbers of an untouched bucket.
+    pub verdict: Verdict,
+}
+
+impl Decision {
+    /// The decision over `rulings`, all by rules that may refuse.
+    pub(crate) fn of(rules: Arc<[RuleInfo]>, rulings: Rulings) -> Self {
+        let mut decision = Self { rules, rulings, refusal: None, delay: Nanos::ZERO, degraded: false };
+        for ruling in &decision.rulings {
+            match ruling.verdict.outcome {
+                Outcome::Pass => {}
+                Outcome::Delay(delay) => decision.delay = decision.delay.max(delay),
+                Outcome::Refuse(_) => {
+                    let overload =
+                        ruling.verdict.untracked || decision.rules.get(ruling.rule).is_some_and(|rule| rule.overload);
+                    // 429 as soon as one of the refusing rules holds against this client.
+                    if decision.refusal != Some(Refusal::Limited) {
+                        decision.refusal = Some(if overload { Refusal::Overload } else { Refusal::Limited });
+                    }
+                }
+            }
+        }
+        if decision.refusal.is_some() {
+            decision.delay = Nanos::ZERO;
+        }
+        decision
+    }
+
+    /// A refusal for another reason than a limit.
+    pub(crate) fn refused(rules: Arc<[RuleInfo]>, refusal: Refusal) -> Self {
+        let degraded = refusal == Refusal::StoreFailed;
+        Self { rules, rulings: Rulings::new(), refusal: Some(refusal), delay: Nanos::ZERO, degraded }
+    }
+
+    /// A pass although the store did not answer.
+    pub(crate) fn unguarded(rules: Arc<[RuleInfo]>) -> Self {
+        Self { rules, rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, degraded: true }
+    }
+
+    /// Returns whether the request passes.
+    pub fn is_allowed(&self) -> bool {
+        self.refusal.is_none()
+    }
+
+    /// Returns why the request does not pass, or `None` where it does.
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.refusal
+    }
+
+    /// Returns whether the store failed, so that this answer comes from the failure policy and not from a count.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Returns the status that a refusal is answered with, 200 where the request passes.
+    pub fn status(&self) -> StatusCode {
+        match self.refusal {
+            None => StatusCode::OK,
+            Some(Refusal::Limited) => StatusCode::TOO_MANY_REQUESTS,
+            Some(Refusal::Overload | Refusal::StoreFailed) => StatusCode::SERVICE_UNAVAILABLE,
+            Some(Refusal::MissingKey { status, .. }) => status,
+        }
+    }
+
+    /// Returns how long an allowed request has to be held before it may start; zero for most.
+    ///
+    /// [`Limiter::acquire`](crate::Limiter::acquire) and the layer hold it themselves.
+    pub fn delay(&self) -> Duration {
+        self.delay.as_duration()
+    }
+
+    /// Returns how long the same request has to wait to pass, if nothing else happens: the longest wait among the
+    /// refusing rules, and *never* if one of them says never. `None` where no rule refuses.
+    pub fn wait(&self) -> Option<Wait> {
+        if self.refusal == Some(Refusal::StoreFailed) {
+            return Some(Wait::Unknown);
+        }
+        self.rulings.iter().filter_map(|ruling| refused_for(&ruling.verdict)).max_by_key(|wait| match wait {
+            Wait::Unknown => (0, Nanos::ZERO),
+            Wait::For(wait) => (1, *wait),
+            Wait::Never => (2, Nanos::ZERO),
+        })
+    }
+
+    /// Returns the longest known wait among the refusing rules: the same request passes then and not one step
+    /// earlier, if nothing else happens. `None` where the request passes, can never pass, or nobody knows when.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.wait() {
+            Some(Wait::For(wait)) => Some(wait.as_duration()),
+            _ => None,
+        }
+    }
+
+    /// Returns the value of `Retry-After`: the wait in whole seconds, rounded up, at least 1; 1 where the wait is
+    /// not known. `None` where the request passes or never can.
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        match self.wait()? {
+            Wait::For(wait) => Some(wait.as_secs_ceil().max(1)),
+            Wait::Unknown => Some(1),
+            Wait::Never => None,
+        }
+    }
+
+    /// Returns the rule whose numbers clients are told. A refusal goes before a pass, *never* before the longest wait
+    /// before an unknown one; among passes the one with the least remaining per cost; the first where equal. `None`
+    /// where no rule applied.
+    pub fn tightest(&self) -> Option<RuleVerdict<'_>> {
+        let mut tightest: Option<&Ruling> = None;
+        for ruling in &self.rulings {
+            if tightest.is_none_or(|best| is_tighter(ruling, best)) {
+                tightest = Some(ruling);
+            }
+        }
+        tightest.map(|ruling| self.named(ruling))
+    }
+
+    /// Returns every rule that applied, in the order of the rules.
+    pub fn rules(&self) -> impl Iterator<Item = RuleVerdict<'_>> {
+        self.rulings.iter().map(|ruling| self.named(ruling))
+    }
+
+    /// Returns the names of the rules that refused, in the order of the rules.
+    pub fn violated(&self) -> impl Iterator<Item = &str> {
+        self.rules().filter(|rule| !rule.verdict.outcome.passes()).map(|rule| rule.rule)
+    }
+
+    fn named(&self, ruling: &Ruling) -> RuleVerdict<'_> {
+        let rule = self.rules.get(ruling.rule).map_or("", |rule| &rule.name);
+        RuleVerdict { rule, cost: ruling.cost, verdict: ruling.verdict }
+    }
+}
+
+fn refused_for(verdict: &Verdict) -> Option<Wait> {
+    match verdict.outcome {
+        Outcome::Refuse(wait) => Some(wait),
+        _ => None,
+    }
+}
+
+fn is_tighter(one: &Ruling, other: &Ruling) -> bool {
+    let rank = |ruling: &Ruling| match ruling.verdict.outcome {
+        Outcome::Refuse(Wait::Never) => (3, Nanos::ZERO),
+        Outcome::Refuse(Wait::For(wait)) => (2, wait),
+        Outcome::Refuse(Wait::Unknown) => (1, Nanos::ZERO),
+        Outcome::Pass | Outcome::Delay(_) => (0, Nanos::ZERO),
+    };
+    let (ours, theirs) = (rank(one), rank(other));
+    if ours != theirs || ours.0 > 0 {
+        return ours > theirs;
+    }
+    // one.remaining / one.cost < other.remaining / other.cost, without dividing
+    let weigh = |ruling: &Ruling, by: &Ruling| u128::from(ruling.verdict.remaining) * u128::from(by.cost.max(1));
+    weigh(one, other) < weigh(other, one)
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("refusal", &self.refusal)
+            .field("delay", &self.delay)
+            .field("degraded", &self.degraded)
+            .field("rules", &self.rules().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(rows: &[(Outcome, u64, u64)]) -> Decision {
+        let rules =
+            (0..rows.len()).map(|at| RuleInfo { name: format!("r{at}").into(), overload: at == 1 }).collect::<Vec<_>>();
+        let rulings = rows
+            .iter()
+            .enumerate()
+            .map(|(rule, &(outcome, remaining, cost))| Ruling {
+                rule,
+                cost,
+                verdict: Verdict::new(outcome, 100, remaining, None),
+            })
+            .collect();
+        Decision::of(rules.into(), rulings)
+    }
+
+    const PASS: Outcome = Outcome::Pass;
+    const NEVER: Outcome = Outcome::Refuse(Wait::Never);
+    const UNKNOWN: Outcome = Outcome::Refuse(Wait::Unknown);
+
+    fn wait(secs: u64) -> Outcome {
+        Outcome::Refuse(Wait::For(Nanos::from_secs(secs)))
+    }
+
+    #[test]
+    fn tells_the_tightest_rule() {
+        for (rows, tightest) in [
+            (vec![(PASS, 5, 1), (PASS, 4, 1)], "r1"),
+            (vec![(PASS, 5, 1), (PASS, 5, 1)], "r0"),
+            (vec![(PASS, 4, 1), (PASS, 7, 2)], "r1"),
+            (vec![(PASS, 0, 0), (PASS, 0, 9)], "r0"),
+            (vec![(PASS, 0, 1), (wait(1), 3, 1)], "r1"),
+            (vec![(wait(5), 0, 1), (wait(1), 0, 1)], "r0"),
+            (vec![(wait(1), 0, 1), (NEVER, 9, 1), (wait(5), 0, 1)], "r1"),
+            (vec![(UNKNOWN, 0, 1), (wait(1), 0, 1)], "r1"),
+            (vec![(wait(1), 0, 1), (wait(1), 0, 1)], "r0"),
+        ] {
+            assert_eq!(decide(&rows).tightest().unwrap().rule, tightest, "{rows:?}");
+        }
+        assert!(decide(&[]).tightest().is_none());
+    }
+
+    #[test]
+    fn answers_429_if_any_refusing_rule_is_not_overload() {
+        assert_eq!(decide(&[(PASS, 1, 1), (wait(1), 0, 1)]).status(), 503);
+        assert_eq!(decide(&[(wait(1), 0, 1), (wait(1), 0, 1)]).status(), 429);
+        assert_eq!(decide(&[(PASS, 1, 1), (wait(1), 0, 1), (wait(1), 0, 1)]).status(), 429);
+        assert_eq!(decide(&[(PASS, 1, 1)]).status(), 200);
+    }
+
+    #[test]
+    fn waits_for_the_longest_and_never_wins() {
+        assert_eq!(decide(&[(wait(1), 0, 1), (wait(5), 0, 1)]).retry_after_secs(), Some(5));
+        assert_eq!(decide(&[(wait(9), 0, 1), (NEVER, 0, 1)]).retry_after_secs(), None);
+        assert_eq!(decide(&[(wait(9), 0, 1), (NEVER, 0, 1)]).wait(), Some(Wait::Never));
+        assert_eq!(decide(&[(UNKNOWN, 0, 1)]).retry_after_secs(), Some(1));
+        assert_eq!(decide(&[(UNKNOWN, 0, 1)]).retry_after(), None);
+        assert_eq!(decide(&[(UNKNOWN, 0, 1), (wait(9), 0, 1)]).retry_after_secs(), Some(9));
+        assert_eq!(decide(&[(PASS, 1, 1)]).retry_after_secs(), None);
+    }
+}

@@ -1,0 +1,149 @@
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
+
+/// What is wrong with rules that were put together: the rule, the field, the value, and the way out.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Key, Limit, Limiter, Rule};
+///
+/// let rule = Rule::new("user", Limit::per_second(0), |id: &u64| Some(Key::from(*id)));
+/// let error = Limiter::builder([rule]).build().unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "rule \"user\": limit: 0 permits would refuse everything; use at least 1, or answer such requests yourself"
+/// );
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    rule: String,
+    field: &'static str,
+    problem: Cow<'static, str>,
+}
+
+impl ConfigError {
+    pub(crate) fn new(rule: impl Into<String>, field: &'static str, problem: impl Into<Cow<'static, str>>) -> Self {
+        Self { rule: rule.into(), field, problem: problem.into() }
+    }
+
+    /// Returns the name of the rule.
+    pub fn rule(&self) -> &str {
+        &self.rule
+    }
+
+    /// Returns which part of the rule it is: `name`, `limit`, `burst`, `period`, `cost`, `algorithm`, `wait_up_to` or
+    /// `store`.
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rule \"{}\": {}: {}", self.rule.escape_debug(), self.field, self.problem)
+    }
+}
+
+impl StdError for ConfigError {}
+
+/// Why a store cannot run a rule, with the way out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsupported(Cow<'static, str>);
+
+impl Unsupported {
+    /// Returns the reason `why`: lower case, without a full stop, with the way out.
+    pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
+        Self(why.into())
+    }
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Unsupported {}
+
+/// Why a store gave no answer.
+#[derive(Debug, Clone)]
+pub struct StoreError {
+    message: Cow<'static, str>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl StoreError {
+    /// Returns an error that says `message`.
+    pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { message: message.into(), source: None }
+    }
+
+    /// Returns an error that says `message` and was caused by `source`.
+    pub fn caused_by(message: impl Into<Cow<'static, str>>, source: impl StdError + Send + Sync + 'static) -> Self {
+        Self { message: message.into(), source: Some(Arc::new(source)) }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for StoreError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+    }
+}
+
+/// Why a limiter gave no decision.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    source: Option<StoreError>,
+}
+
+/// The kinds of [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The store failed; its own error is the source.
+    Store,
+    /// The store does not answer at once, so a synchronous caller gets no answer from it.
+    NotReady,
+    /// There is no rule of this name.
+    UnknownRule,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self { kind, source: None }
+    }
+
+    /// Returns what kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(source: StoreError) -> Self {
+        Self { kind: ErrorKind::Store, source: Some(source) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            ErrorKind::Store => "the store of the rate limiter failed",
+            ErrorKind::NotReady => "the store does not answer at once; use the asynchronous form",
+            ErrorKind::UnknownRule => "there is no rule of this name",
+        })
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|source| source as &(dyn StdError + 'static))
+    }
+}

@@ -1,0 +1,3 @@
+//! The guide.
+#[doc = include_str!("limitations.md")]
+pub mod limitations {}

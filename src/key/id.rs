@@ -1,0 +1,148 @@
+use std::{
+    fmt,
+    hash::{BuildHasher, Hasher, RandomState},
+    net::IpAddr,
+};
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::Part;
+
+/// A key's fixed-size form: 16 bytes that a store can keep.
+///
+/// One tag byte and up to 15 bytes exactly (addresses, IPv6 prefixes, numbers, short text), or a tagged 120 bits of a
+/// keyed SipHash-1-3-128 for everything longer. Equal keys have equal ids under one [`Secret`]; different keys have
+/// different ids, but for a chance of 2^-60 among 2^30 long keys, which nobody can improve without the secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId([u8; 16]);
+
+/// The kind in a tag's upper half; the lower half is the number of bytes.
+mod kind {
+    pub(super) const NONE: u8 = 0x00;
+    pub(super) const HASH: u8 = 0x10;
+    pub(super) const BYTES: u8 = 0x20;
+    pub(super) const NUMBER: u8 = 0x30;
+    pub(super) const NEGATIVE: u8 = 0x40;
+    pub(super) const V4: u8 = 0x50;
+    pub(super) const V6: u8 = 0x60;
+    pub(super) const BRANCH: u8 = 0x70;
+}
+
+impl KeyId {
+    /// The one key of a rule that has no key.
+    pub const NONE: Self = Self([kind::NONE; 16]);
+
+    /// `bytes` as they are, where they fit.
+    fn exact(kind: u8, bytes: &[u8]) -> Option<Self> {
+        let mut id = [0; 16];
+        let (tag, rest) = id.split_first_mut()?;
+        rest.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        *tag = kind | u8::try_from(bytes.len()).ok()?;
+        Some(Self(id))
+    }
+
+    /// Returns the bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// Shows nothing of the key.
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyId(..)")
+    }
+}
+
+/// The secret that long keys are fingerprinted under, so that nobody outside can look for two keys that share a count.
+#[derive(Clone)]
+pub struct Secret(SipHasher13);
+
+impl Secret {
+    /// Returns the secret made of `bytes`: the same in every process that is given the same.
+    pub fn new(bytes: [u8; 16]) -> Self {
+        Self(SipHasher13::new_with_key(&bytes))
+    }
+
+    /// Returns a secret that no other process has.
+    pub fn random() -> Self {
+        // The standard library seeds each `RandomState` from the system's randomness.
+        let word = || RandomState::new().build_hasher().finish();
+        Self(SipHasher13::new_with_keys(word(), word()))
+    }
+
+    pub(super) fn one(&self, part: &Part<'_>) -> KeyId {
+        with_bytes(part, |kind, bytes| KeyId::exact(kind, bytes).unwrap_or_else(|| self.hashed(&[(kind, bytes)])))
+    }
+
+    pub(super) fn many(&self, parts: &[Part<'_>]) -> KeyId {
+        let mut hasher = self.0;
+        for part in parts {
+            with_bytes(part, |kind, bytes| frame(&mut hasher, kind, bytes));
+        }
+        // One part is hashed without this, so a single part and a tuple never meet.
+        hasher.write(&(parts.len() as u64).to_le_bytes());
+        finish(&hasher)
+    }
+
+    fn hashed(&self, parts: &[(u8, &[u8])]) -> KeyId {
+        let mut hasher = self.0;
+        for (kind, bytes) in parts {
+            frame(&mut hasher, *kind, bytes);
+        }
+        finish(&hasher)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Kind and length go before the bytes, so parts cannot run together.
+fn frame(hasher: &mut SipHasher13, kind: u8, bytes: &[u8]) {
+    let mut head = [kind; 9];
+    for (to, from) in head.iter_mut().skip(1).zip((bytes.len() as u64).to_le_bytes()) {
+        *to = from;
+    }
+    hasher.write(&head);
+    hasher.write(bytes);
+}
+
+fn finish(hasher: &SipHasher13) -> KeyId {
+    let hash = hasher.finish128().as_bytes();
+    let mut id = [kind::HASH; 16];
+    for (to, from) in id.iter_mut().skip(1).zip(hash) {
+        *to = from;
+    }
+    KeyId(id)
+}
+
+fn with_bytes<T>(part: &Part<'_>, then: impl FnOnce(u8, &[u8]) -> T) -> T {
+    match part {
+        Part::Bytes(bytes) => then(kind::BYTES, bytes),
+        Part::Number(number) => then(kind::NUMBER, shortest(&number.to_le_bytes())),
+        Part::Negative(number) => then(kind::NEGATIVE, shortest(&number.to_le_bytes())),
+        Part::Address(IpAddr::V4(v4), _) => then(kind::V4, &v4.octets()),
+        Part::Address(IpAddr::V6(v6), prefix) => {
+            // The prefix's length and its bytes: 9 bytes for a /64, exact up to a /112.
+            let mut bytes = [0; 17];
+            let length = usize::from(prefix.div_ceil(8));
+            if let Some((first, rest)) = bytes.split_first_mut() {
+                *first = *prefix;
+                for (to, from) in rest.iter_mut().zip(v6.octets()).take(length) {
+                    *to = from;
+                }
+            }
+            then(kind::V6, bytes.get(..=length).unwrap_or(&bytes))
+        }
+        Part::Branch(branch) => then(kind::BRANCH, &[*branch]),
+    }
+}
+
+/// Without the zeros at the end, which are a little-endian number's upper bytes.
+fn shortest(bytes: &[u8; 16]) -> &[u8] {
+    let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    bytes.get(..length.max(1)).unwrap_or(bytes)
+}

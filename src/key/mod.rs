@@ -1,0 +1,305 @@
+//! Whom a count belongs to: [`Key`], and ready-made extractors.
+//!
+//! A rule's key closure sees the whole request and returns `Option<Key>`: a key, or `None` where the rule does not
+//! apply. The key borrows from the request; the limiter turns it into a fixed-size [`KeyId`] under the store's secret,
+//! so a key allocates nothing and is kept nowhere in the clear.
+//!
+//! ```
+//! use http::Request;
+//! use tollgate::{Key, Limit, Rule, key};
+//!
+//! // By a header; by the account an outer layer put into the extensions; by both; by the first that is there.
+//! struct Account(u64);
+//! type Body = String;
+//! let _: [Rule<Request<Body>>; 4] = [
+//!     Rule::new("token", Limit::per_second(10), key::header("x-api-key")),
+//!     Rule::new("account", Limit::per_second(10), key::extension(|account: &Account| Key::from(account.0))),
+//!     Rule::new("both", Limit::per_second(5), key::all((
+//!         key::extension(|account: &Account| Key::from(account.0)),
+//!         key::from_fn(|request: &Request<Body>| Some(Key::from(request.uri().path()))),
+//!     ))),
+//!     Rule::new("either", Limit::per_second(5), key::first((key::header("x-api-key"), key::header("x-session")))),
+//! ];
+//! ```
+
+mod extract;
+mod id;
+#[cfg(feature = "axum")]
+mod peer;
+
+pub use extract::{Extractors, all, extension, first, from_fn, header};
+pub use id::{KeyId, Secret};
+#[cfg(feature = "axum")]
+pub use peer::{peer_addr, peer_addr_by};
+
+use std::{
+    borrow::Cow,
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use smallvec::SmallVec;
+
+/// The identity a count belongs to, borrowed from the request.
+///
+/// Kinds never meet: the text `"7"` is another key than the number `7`, and an address is neither. The parts of a
+/// tuple cannot run together: `("a:b", "c")` is not `("a", "b:c")`. Text and bytes are one kind.
+///
+/// `Debug` shows the kind and never the value, since keys may be personal data.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Key, key::Secret};
+///
+/// let secret = Secret::random();
+/// assert_eq!(Key::from("ana").id(&secret), Key::from(String::from("ana")).id(&secret));
+/// assert_ne!(Key::from("7").id(&secret), Key::from(7_u64).id(&secret));
+/// assert_ne!(Key::from(("aa", "b")).id(&secret), Key::from(("a", "ab")).id(&secret));
+/// assert!(Key::from("").is_empty());
+/// assert_eq!(format!("{:?}", Key::from("ana")), "Key(text)");
+/// ```
+#[derive(Clone)]
+pub struct Key<'a> {
+    repr: Repr<'a>,
+}
+
+#[derive(Clone)]
+enum Repr<'a> {
+    One(Part<'a>),
+    Many(SmallVec<[Part<'a>; 2]>),
+    Unavailable(&'static str),
+}
+
+/// One part of a key.
+#[derive(Clone)]
+enum Part<'a> {
+    Bytes(Cow<'a, [u8]>),
+    Number(u128),
+    Negative(u128),
+    Address(IpAddr, u8),
+    /// Which of several extractors gave the parts that follow.
+    Branch(u8),
+}
+
+impl<'a> Key<'a> {
+    /// Returns a third answer beside a key and `None`: what has to be there is not. `reason` says what is missing and
+    /// how to provide it; it is answered with status 500, unless the rule's
+    /// [`on_missing_key`](crate::Rule::on_missing_key) says otherwise.
+    pub const fn unavailable(reason: &'static str) -> Self {
+        Self { repr: Repr::Unavailable(reason) }
+    }
+
+    /// Returns an address, IPv6 by its first `v6_prefix` bits (at most 128), an IPv4-mapped one as the IPv4 it is.
+    ///
+    /// One customer usually holds a whole /64, often a /56 or /48: counting single IPv6 addresses counts nothing.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use tollgate::{Key, key::Secret};
+    ///
+    /// let id = |text: &str| Key::address(text.parse::<IpAddr>().unwrap(), 64).id(&Secret::new([7; 16]));
+    /// assert_eq!(id("2001:db8:1:2:3:4:5:6"), id("2001:db8:1:2::9"));
+    /// assert_ne!(id("2001:db8:1:2::9"), id("2001:db8:1:3::9"));
+    /// assert_eq!(id("::ffff:192.0.2.1"), id("192.0.2.1"));
+    /// ```
+    pub fn address(address: IpAddr, v6_prefix: u8) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => Part::Address(IpAddr::V4(v4), 32).into(),
+            IpAddr::V6(v6) => {
+                let prefix = v6_prefix.min(128);
+                let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+                Part::Address(IpAddr::V6((v6.to_bits() & mask).into()), prefix).into()
+            }
+        }
+    }
+
+    /// Returns whether there is nothing in it: no bytes in any part. An empty key is treated as a missing one.
+    pub fn is_empty(&self) -> bool {
+        let empty = |part: &Part<'_>| match part {
+            Part::Bytes(bytes) => bytes.is_empty(),
+            Part::Branch(_) => true,
+            Part::Number(_) | Part::Negative(_) | Part::Address(..) => false,
+        };
+        match &self.repr {
+            Repr::One(part) => empty(part),
+            Repr::Many(parts) => parts.iter().all(empty),
+            Repr::Unavailable(_) => false,
+        }
+    }
+
+    /// Returns why the key is unavailable, where it is.
+    pub fn unavailable_reason(&self) -> Option<&'static str> {
+        match &self.repr {
+            Repr::Unavailable(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Returns the key's fixed-size form under `secret`.
+    pub fn id(&self, secret: &Secret) -> KeyId {
+        match &self.repr {
+            Repr::One(part) => secret.one(part),
+            Repr::Many(parts) => secret.many(parts),
+            Repr::Unavailable(_) => KeyId::NONE,
+        }
+    }
+
+    /// Joins this key with another: the parts of both, in order. Unavailable if either is.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let repr = match (self.repr, other.repr) {
+            (Repr::Unavailable(reason), _) | (_, Repr::Unavailable(reason)) => Repr::Unavailable(reason),
+            (one, other) => {
+                let mut parts = one.into_parts();
+                parts.extend(other.into_parts());
+                Repr::Many(parts)
+            }
+        };
+        Self { repr }
+    }
+}
+
+impl<'a> Repr<'a> {
+    fn into_parts(self) -> SmallVec<[Part<'a>; 2]> {
+        match self {
+            Self::One(part) => SmallVec::from_iter([part]),
+            Self::Many(parts) => parts,
+            Self::Unavailable(_) => SmallVec::new(),
+        }
+    }
+}
+
+impl fmt::Debug for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.repr {
+            Repr::One(Part::Bytes(_)) => "text",
+            Repr::One(Part::Number(_) | Part::Negative(_)) => "number",
+            Repr::One(Part::Address(..)) => "address",
+            Repr::One(Part::Branch(_)) | Repr::Many(_) => "tuple",
+            Repr::Unavailable(reason) => return write!(f, "Key(unavailable: {reason})"),
+        };
+        write!(f, "Key({kind})")
+    }
+}
+
+impl<'a> From<Part<'a>> for Key<'a> {
+    fn from(part: Part<'a>) -> Self {
+        Self { repr: Repr::One(part) }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Key<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Part::Bytes(Cow::Borrowed(bytes)).into()
+    }
+}
+
+impl<'a> From<&'a str> for Key<'a> {
+    fn from(text: &'a str) -> Self {
+        text.as_bytes().into()
+    }
+}
+
+impl<'a> From<&'a String> for Key<'a> {
+    fn from(text: &'a String) -> Self {
+        text.as_bytes().into()
+    }
+}
+
+impl From<String> for Key<'_> {
+    fn from(text: String) -> Self {
+        Part::Bytes(Cow::Owned(text.into_bytes())).into()
+    }
+}
+
+impl From<Vec<u8>> for Key<'_> {
+    fn from(bytes: Vec<u8>) -> Self {
+        Part::Bytes(Cow::Owned(bytes)).into()
+    }
+}
+
+impl<'a> From<Cow<'a, str>> for Key<'a> {
+    fn from(text: Cow<'a, str>) -> Self {
+        match text {
+            Cow::Borrowed(text) => text.into(),
+            Cow::Owned(text) => text.into(),
+        }
+    }
+}
+
+macro_rules! from_number {
+    ($($kind:ty),*) => {$(
+        impl From<$kind> for Key<'_> {
+            fn from(number: $kind) -> Self {
+                Part::Number(u128::from(number)).into()
+            }
+        }
+        impl From<&$kind> for Key<'_> {
+            fn from(number: &$kind) -> Self {
+                (*number).into()
+            }
+        }
+    )*};
+}
+from_number!(u8, u16, u32, u64, u128);
+
+impl From<usize> for Key<'_> {
+    fn from(number: usize) -> Self {
+        (number as u64).into()
+    }
+}
+
+macro_rules! from_signed {
+    ($($kind:ty),*) => {$(
+        impl From<$kind> for Key<'_> {
+            /// A number that is not negative is the same key as the unsigned one.
+            fn from(number: $kind) -> Self {
+                match u128::try_from(number) {
+                    Ok(number) => Part::Number(number).into(),
+                    Err(_) => Part::Negative(i128::from(number).unsigned_abs()).into(),
+                }
+            }
+        }
+        impl From<&$kind> for Key<'_> {
+            fn from(number: &$kind) -> Self {
+                (*number).into()
+            }
+        }
+    )*};
+}
+from_signed!(i32, i64);
+
+/// The whole address, an IPv4-mapped one as the IPv4 it is. For clients use [`Key::address`], which groups IPv6.
+impl From<IpAddr> for Key<'_> {
+    fn from(address: IpAddr) -> Self {
+        Key::address(address, 128)
+    }
+}
+
+impl From<Ipv4Addr> for Key<'_> {
+    fn from(address: Ipv4Addr) -> Self {
+        IpAddr::V4(address).into()
+    }
+}
+
+impl From<Ipv6Addr> for Key<'_> {
+    fn from(address: Ipv6Addr) -> Self {
+        IpAddr::V6(address).into()
+    }
+}
+
+impl<'a, A: Into<Key<'a>>, B: Into<Key<'a>>> From<(A, B)> for Key<'a> {
+    fn from((a, b): (A, B)) -> Self {
+        a.into().and(b.into())
+    }
+}
+
+impl<'a, A: Into<Key<'a>>, B: Into<Key<'a>>, C: Into<Key<'a>>> From<(A, B, C)> for Key<'a> {
+    fn from((a, b, c): (A, B, C)) -> Self {
+        a.into().and(b.into()).and(c.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

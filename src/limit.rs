@@ -1,0 +1,281 @@
+use std::{fmt, str::FromStr, time::Duration};
+
+use crate::time::Nanos;
+
+/// How much, per how long, with what burst: plain data, checked when [rules](crate::Rule) are put together.
+///
+/// `permits` per `period` is the long-run rate; `burst` is how many permits an idle client may use at once (token
+/// bucket) or how deep the queue is (leaky bucket). Without [`burst`](Self::burst) it equals `permits`. Windows have
+/// no burst of their own.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Limit;
+///
+/// let limit = Limit::per_second(10).burst(20); // ten per second, for ever; twenty at once after a pause
+/// assert_eq!((limit.permits(), limit.period(), limit.capacity()), (10, Duration::from_secs(1), 20));
+/// assert_eq!(limit.to_string(), "10/s burst 20");
+/// assert_eq!("300/min".parse::<Limit>()?, Limit::per_minute(300));
+/// assert_eq!("5 per day".parse::<Limit>()?, Limit::per_day(5));
+/// # Ok::<(), tollgate::ParseLimitError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limit {
+    permits: u64,
+    period: Nanos,
+    burst: Option<u64>,
+}
+
+impl Limit {
+    /// The longest period, and the longest time from empty to full: 2^63 - 1 nanoseconds, about 292 years. Any
+    /// instant until the year 2262 can be this far from the end of what [`Nanos`] holds.
+    pub const MAX_SPAN: Duration = Duration::from_nanos(i64::MAX as u64);
+
+    /// Returns `permits` per `period`.
+    ///
+    /// Zero permits and a period of zero, or over [`MAX_SPAN`](Self::MAX_SPAN), are errors when rules are put together.
+    pub fn new(permits: u64, period: Duration) -> Self {
+        Self { permits, period: Nanos::from(period), burst: None }
+    }
+
+    /// Returns `permits` per second.
+    pub const fn per_second(permits: u64) -> Self {
+        Self { permits, period: Nanos::SECOND, burst: None }
+    }
+
+    /// Returns `permits` per 60 seconds.
+    pub const fn per_minute(permits: u64) -> Self {
+        Self { permits, period: Nanos::from_secs(60), burst: None }
+    }
+
+    /// Returns `permits` per 3,600 seconds.
+    pub const fn per_hour(permits: u64) -> Self {
+        Self { permits, period: Nanos::from_secs(3_600), burst: None }
+    }
+
+    /// Returns `permits` per 86,400 seconds (not per calendar day; a fixed window of one day begins at 0:00 UTC).
+    pub const fn per_day(permits: u64) -> Self {
+        Self { permits, period: Nanos::from_secs(86_400), burst: None }
+    }
+
+    /// Sets how many permits may be used at once after a pause: the **total**, not an extra.
+    ///
+    /// For a token bucket this is its capacity, for a leaky bucket the depth of its queue. It may be smaller than
+    /// `permits`. On a window it is an error when rules are put together.
+    #[must_use]
+    pub const fn burst(mut self, burst: u64) -> Self {
+        self.burst = Some(burst);
+        self
+    }
+
+    /// Returns the permits per [`period`](Self::period).
+    pub const fn permits(&self) -> u64 {
+        self.permits
+    }
+
+    /// Returns the period.
+    pub const fn period(&self) -> Duration {
+        self.period.as_duration()
+    }
+
+    /// Returns the largest number of permits that can be there at once: `burst` where it was set, else `permits`.
+    pub const fn capacity(&self) -> u64 {
+        match self.burst {
+            Some(burst) => burst,
+            None => self.permits,
+        }
+    }
+
+    /// Returns the burst, where it was set.
+    pub const fn explicit_burst(&self) -> Option<u64> {
+        self.burst
+    }
+
+    pub(crate) const fn period_nanos(&self) -> u64 {
+        self.period.get()
+    }
+}
+
+/// Writes what [`FromStr`] reads, for the four periods that have a name; other periods are written as
+/// `3 per 250ms` and are not read back.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = UNITS.iter().find(|unit| unit.secs == self.period.as_duration().as_secs() && self.is_whole_secs());
+        match unit {
+            Some(unit) => write!(f, "{}/{}", self.permits, unit.short)?,
+            None => write!(f, "{} per {:?}", self.permits, self.period)?,
+        }
+        match self.burst {
+            Some(burst) => write!(f, " burst {burst}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Limit {
+    fn is_whole_secs(&self) -> bool {
+        self.period.as_duration().subsec_nanos() == 0
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Limit({self})")
+    }
+}
+
+struct Unit {
+    short: &'static str,
+    long: &'static str,
+    secs: u64,
+}
+
+const UNITS: [Unit; 4] = [
+    Unit { short: "s", long: "second", secs: 1 },
+    Unit { short: "min", long: "minute", secs: 60 },
+    Unit { short: "h", long: "hour", secs: 3_600 },
+    Unit { short: "d", long: "day", secs: 86_400 },
+];
+
+/// Reads `N/(s|min|h|d)` or `N per second|minute|hour|day`, then optionally `burst B`.
+///
+/// ```
+/// use tollgate::Limit;
+///
+/// assert_eq!("4000 per second burst 8000".parse(), Ok(Limit::per_second(4_000).burst(8_000)));
+/// let error = "5/m".parse::<Limit>().unwrap_err();
+/// assert!(error.to_string().contains("min"), "{error}");
+/// ```
+impl FromStr for Limit {
+    type Err = ParseLimitError;
+
+    fn from_str(text: &str) -> Result<Self, ParseLimitError> {
+        let fail = |problem| ParseLimitError { text: text.into(), problem };
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (permits, unit, rest) = match words.as_slice() {
+            [permits, "per", unit, rest @ ..] => {
+                let unit = UNITS.iter().find(|known| known.long == *unit).ok_or_else(|| fail(Problem::unit(unit)))?;
+                (*permits, unit, rest)
+            }
+            [rate, rest @ ..] => {
+                let (permits, unit) = rate.split_once('/').ok_or_else(|| fail(Problem::Form))?;
+                let unit = UNITS.iter().find(|known| known.short == unit).ok_or_else(|| fail(Problem::unit(unit)))?;
+                (permits, unit, rest)
+            }
+            [] => return Err(fail(Problem::Form)),
+        };
+        let limit = Self::new(number(permits).map_err(fail)?, Duration::from_secs(unit.secs));
+        match rest {
+            [] => Ok(limit),
+            ["burst", burst] => Ok(limit.burst(number(burst).map_err(fail)?)),
+            _ => Err(fail(Problem::Form)),
+        }
+    }
+}
+
+/// Digits only: `u64`'s own parser would take a sign.
+fn number(text: &str) -> Result<u64, Problem> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().ok_or_else(|| Problem::Number(text.into()))
+}
+
+/// What is wrong with the text of a [`Limit`]; it names the text, the part, and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseLimitError {
+    text: Box<str>,
+    problem: Problem,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Problem {
+    Form,
+    Number(Box<str>),
+    Minute,
+    Calendar(Box<str>),
+    Unit(Box<str>),
+}
+
+impl Problem {
+    fn unit(unit: &str) -> Self {
+        match unit {
+            "m" => Self::Minute,
+            "month" | "months" | "mo" | "year" | "years" | "y" => Self::Calendar(unit.into()),
+            _ => Self::Unit(unit.into()),
+        }
+    }
+}
+
+impl fmt::Display for ParseLimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limit \"{}\": ", self.text.escape_debug())?;
+        match &self.problem {
+            Problem::Form => write!(
+                f,
+                "not of the form \"N/(s|min|h|d)\" or \"N per second|minute|hour|day\", then optionally \"burst B\""
+            ),
+            Problem::Number(text) => {
+                write!(f, "\"{}\" is not a whole number from 0 to {}", text.escape_debug(), u64::MAX)
+            }
+            Problem::Minute => {
+                write!(f, "\"m\" could mean minute, month or milli; write \"min\" or \"per minute\" for minutes")
+            }
+            Problem::Calendar(unit) => write!(
+                f,
+                "\"{unit}\" has no fixed length and there are no calendar windows; \
+                 write a number of days, such as Limit::new(n, Duration::from_secs(30 * 86_400)) for exactly 30 days"
+            ),
+            Problem::Unit(unit) => write!(
+                f,
+                "\"{}\" is not a unit; after \"/\" write s, min, h or d, after \"per\" write second, minute, hour or day",
+                unit.escape_debug()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ParseLimitError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for limit in [
+            Limit::per_second(0),
+            Limit::per_second(10).burst(20),
+            Limit::per_minute(300),
+            Limit::per_hour(u64::MAX).burst(0),
+            Limit::per_day(1),
+        ] {
+            assert_eq!(limit.to_string().parse(), Ok(limit), "{limit}");
+        }
+        assert_eq!(Limit::new(3, Duration::from_millis(250)).to_string(), "3 per 250ms");
+    }
+
+    #[test]
+    fn says_what_is_wrong_and_the_way_out() {
+        for (text, says) in [
+            ("5/m", "could mean minute, month"),
+            ("5 per month", "no calendar windows"),
+            ("5/month", "no calendar windows"),
+            ("5/fortnight", "not a unit"),
+            ("5 per s", "not a unit"),
+            ("-5/s", "not a whole number"),
+            ("+5/s", "not a whole number"),
+            ("/s", "not a whole number"),
+            ("99999999999999999999/s", "not a whole number"),
+            ("5", "not of the form"),
+            ("", "not of the form"),
+            ("5/s burst", "not of the form"),
+            ("5/s burst x", "not a whole number"),
+            ("5/s burst 6 more", "not of the form"),
+            ("5 per second per second", "not of the form"),
+        ] {
+            let error = text.parse::<Limit>().unwrap_err().to_string();
+            assert!(error.contains(says), "{text:?}: {error}");
+        }
+    }
+}

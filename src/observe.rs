@@ -1,0 +1,90 @@
+//! Every event this crate reports, and their no-op twins where the `tracing` feature is off. Never a key.
+//!
+//! Messages, levels and field names are part of the API.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A switch for what is reported only once. Relaxed is enough: it publishes nothing but itself.
+#[derive(Debug, Default)]
+pub(crate) struct Once(AtomicBool);
+
+impl Once {
+    /// Returns true the first time.
+    fn first(&self) -> bool {
+        !self.0.load(Ordering::Relaxed) && !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// A rule did not apply, because its key was not there.
+pub(crate) fn missing_key(once: &Once, rule: &str) {
+    if once.first() {
+        warn(
+            rule,
+            "a request had no key for this rule and was not limited by it (reported once); if that is wrong, check the \
+             key closure and the order of the layers, or say .on_missing_key(..)",
+        );
+    }
+}
+
+/// A key that has to be there is not.
+pub(crate) fn unavailable_key(once: &Once, rule: &str, reason: &'static str) {
+    if once.first() {
+        error(rule, reason);
+    }
+}
+
+/// `limit_for` gave a limit that cannot be run.
+pub(crate) fn unusable_limit(once: &Once, rule: &str) {
+    if once.first() {
+        error(
+            rule,
+            "limit_for gave a limit that this rule cannot run (zero, or one its algorithm does not take), so the request \
+             was refused for good (reported once); return a limit that passes the same checks as the rule's own",
+        );
+    }
+}
+
+/// A rule's table holds as many keys as it may.
+pub(crate) fn table_full(once: &Once, rule: &str) {
+    if once.first() {
+        warn(
+            rule,
+            "as many keys are tracked as the memory store may hold, so new keys share overflow buckets or are refused \
+             (reported once); raise max_keys if this is not an attack",
+        );
+    }
+}
+
+/// A request was refused.
+pub(crate) fn refused(rules: impl Iterator<Item = impl AsRef<str>>, status: u16) {
+    #[cfg(feature = "tracing")]
+    if tracing::enabled!(target: "tollgate", tracing::Level::DEBUG) {
+        for rule in rules {
+            tracing::debug!(target: "tollgate", rule = rule.as_ref(), status, "request refused");
+        }
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rules, status);
+}
+
+/// The store gave no answer.
+pub(crate) fn store_failed(error: &(dyn std::error::Error + 'static), allowed: bool) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tollgate", error, allowed, "the store failed; the request was answered by the failure policy");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (error, allowed);
+}
+
+fn warn(rule: &str, message: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tollgate", rule, "{message}");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rule, message);
+}
+
+fn error(rule: &str, message: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tollgate", rule, "{message}");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rule, message);
+}

@@ -1,0 +1,305 @@
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+
+use http::StatusCode;
+
+use crate::{
+    bucket::{Algorithm, Bucket},
+    charge::{FailurePolicy, RuleSpec},
+    key::{Key, KeyId, Secret},
+    limit::Limit,
+    observe::{self, Once},
+    time::Nanos,
+};
+
+mod set;
+
+pub(crate) use set::Rules;
+
+type KeyFn<Req> = Arc<dyn for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync>;
+
+/// A named [`Limit`]: whom it applies to, what it counts by, and how.
+///
+/// A name is `[a-z*][a-z0-9_.*-]*`, since it becomes a token in header fields, and is unique within a limiter. Rules
+/// are checked when they are put together, by [`RateLimitLayer::new`](crate::RateLimitLayer::new) or
+/// [`Limiter::builder`](crate::Limiter::builder).
+///
+/// # Examples
+///
+/// ```
+/// use http::{Method, Request};
+/// use tollgate::{Key, Limit, Rule, bucket::SlidingWindowLog, key};
+///
+/// let _: [Rule<Request<String>>; 3] = [
+///     Rule::new("user", Limit::per_second(10).burst(20), key::header("x-user"))
+///         .cost(|request| if request.method() == Method::GET { 1 } else { 5 }),
+///     Rule::new("login", Limit::per_hour(5), key::header("x-account"))
+///         .when(|request| request.uri().path() == "/login")
+///         .algorithm(SlidingWindowLog),
+///     Rule::global("everyone", Limit::per_second(5_000)).overload(),
+/// ];
+/// ```
+#[must_use]
+pub struct Rule<Req> {
+    name: Cow<'static, str>,
+    limit: Limit,
+    key: Option<KeyFn<Req>>,
+    algorithm: Algorithm,
+    cost: Cost<Req>,
+    limit_for: Option<Arc<dyn Fn(&Req) -> Limit + Send + Sync>>,
+    when: Option<Arc<dyn Fn(&Req) -> bool + Send + Sync>>,
+    on_missing_key: Option<MissingKey>,
+    wait_up_to: Option<Duration>,
+    overload: bool,
+    on_store_failure: FailurePolicy,
+}
+
+enum Cost<Req> {
+    Fixed(u64),
+    Of(Arc<dyn Fn(&Req) -> u64 + Send + Sync>),
+}
+
+/// What a rule does with a request that has no key for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MissingKey {
+    /// The rule does not apply to it.
+    Skip,
+    /// All such requests share one bucket.
+    Share,
+    /// The request is refused with this status, and nothing is charged.
+    Refuse(StatusCode),
+}
+
+impl<Req> Rule<Req> {
+    /// Returns a rule that counts by the key that `key` returns; where it returns `None` (or an empty key) the rule
+    /// does not apply, unless [`on_missing_key`](Self::on_missing_key) says otherwise.
+    pub fn new<F>(name: impl Into<Cow<'static, str>>, limit: Limit, key: F) -> Self
+    where
+        F: for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync + 'static,
+    {
+        Self::with_key(name.into(), limit, Some(Arc::new(key)))
+    }
+
+    /// Returns a rule with one count for all requests.
+    ///
+    /// Such a count is usually not the client's fault: see [`overload`](Self::overload).
+    pub fn global(name: impl Into<Cow<'static, str>>, limit: Limit) -> Self {
+        Self::with_key(name.into(), limit, None)
+    }
+
+    fn with_key(name: Cow<'static, str>, limit: Limit, key: Option<KeyFn<Req>>) -> Self {
+        Self {
+            name,
+            limit,
+            key,
+            algorithm: Algorithm::TokenBucket,
+            cost: Cost::Fixed(1),
+            limit_for: None,
+            when: None,
+            on_missing_key: None,
+            wait_up_to: None,
+            overload: false,
+            on_store_failure: FailurePolicy::default(),
+        }
+    }
+
+    /// Sets how the rule counts; [`TokenBucket`](crate::bucket::TokenBucket) unless set.
+    pub fn algorithm(mut self, algorithm: impl Bucket) -> Self {
+        self.algorithm = algorithm.into_algorithm();
+        self
+    }
+
+    /// Sets how many permits a request takes; one unless set. A cost of zero only looks and always passes; one above
+    /// the capacity can never pass and is refused without a `Retry-After`.
+    pub fn cost(mut self, cost: impl Fn(&Req) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Cost::Of(Arc::new(cost));
+        self
+    }
+
+    /// Sets how many permits every request takes; from 1 to the capacity, which is checked when the rules are put
+    /// together.
+    pub fn fixed_cost(mut self, cost: u64) -> Self {
+        self.cost = Cost::Fixed(cost);
+        self
+    }
+
+    /// Sets the limit for each request, such as one per tier. There is one bucket per key: when a key's limit changes,
+    /// time until then counts at the old rate and what was used stays used. What a smaller capacity cannot hold is
+    /// forgiven, so lowering and raising a limit again can gift one capacity at most.
+    ///
+    /// A limit the rule cannot run (zero, say) refuses the request as one that can never pass, and is reported once.
+    pub fn limit_for(mut self, limit_for: impl Fn(&Req) -> Limit + Send + Sync + 'static) -> Self {
+        self.limit_for = Some(Arc::new(limit_for));
+        self
+    }
+
+    /// Applies the rule only to requests for which `when` is true.
+    pub fn when(mut self, when: impl Fn(&Req) -> bool + Send + Sync + 'static) -> Self {
+        self.when = Some(Arc::new(when));
+        self
+    }
+
+    /// Sets what happens to a request without a key. Unless set, the rule does not apply to it, which is reported
+    /// once; a key that is [unavailable](Key::unavailable) is answered with status 500.
+    pub fn on_missing_key(mut self, on_missing_key: MissingKey) -> Self {
+        self.on_missing_key = Some(on_missing_key);
+        self
+    }
+
+    /// Holds a request for up to `longest` instead of refusing it, where the layer or
+    /// [`acquire`](crate::Limiter::acquire) asks. For the token bucket only: its permits are reserved now, and it starts
+    /// when they are there. Other rules are judged and charged at its arrival.
+    pub fn wait_up_to(mut self, longest: Duration) -> Self {
+        self.wait_up_to = Some(longest);
+        self
+    }
+
+    /// Says that a refusal by this rule is not the client's fault: it is answered with 503, unless another rule that
+    /// is refuses too.
+    pub fn overload(mut self) -> Self {
+        self.overload = true;
+        self
+    }
+
+    /// Sets what happens while the store does not answer; [`FailurePolicy::Refuse`] unless set. Where the rules of one
+    /// request differ, it is refused.
+    pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
+        self.on_store_failure = policy;
+        self
+    }
+
+    /// Returns the rule's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn spec(&self) -> RuleSpec {
+        RuleSpec {
+            name: self.name.clone(),
+            algorithm: self.algorithm.clone(),
+            limit: self.limit,
+            keyed: self.key.is_some(),
+            on_store_failure: self.on_store_failure,
+        }
+    }
+
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.key.is_some()
+    }
+
+    pub(crate) fn is_overload(&self) -> bool {
+        self.overload
+    }
+
+    pub(crate) fn failure_policy(&self) -> FailurePolicy {
+        self.on_store_failure
+    }
+
+    /// How long a request of this rule may be held.
+    pub(crate) fn max_delay(&self) -> Nanos {
+        if self.algorithm.delays() { Nanos::MAX } else { self.wait_up_to.map_or(Nanos::ZERO, Nanos::from) }
+    }
+
+    /// What the rule has to say of `request` before any bucket is looked at.
+    pub(crate) fn applies(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
+        if self.when.as_ref().is_some_and(|when| !when(request)) {
+            return Applies::No;
+        }
+        let key = match self.key_of(request, secret, reported) {
+            Ok(Some(key)) => key,
+            Ok(None) => return Applies::No,
+            Err((status, reason)) => return Applies::Refused { status, reason },
+        };
+        let limit = self.limit_for.as_ref().map_or(self.limit, |limit_for| limit_for(request));
+        let usable = limit == self.limit || set::check_limit(&limit, &self.algorithm).is_ok();
+        if !usable {
+            observe::unusable_limit(&reported.limit, &self.name);
+        }
+        let cost = match &self.cost {
+            Cost::Fixed(cost) => *cost,
+            Cost::Of(cost) => cost(request),
+        };
+        Applies::Yes { key, limit, cost, usable }
+    }
+
+    fn key_of(
+        &self,
+        request: &Req,
+        secret: &Secret,
+        reported: &Reported,
+    ) -> Result<Option<KeyId>, (StatusCode, &'static str)> {
+        let Some(key) = &self.key else { return Ok(Some(KeyId::NONE)) };
+        let key = key(request).filter(|key| !key.is_empty());
+        let unavailable = key.as_ref().and_then(Key::unavailable_reason);
+        if let (Some(key), None) = (&key, unavailable) {
+            return Ok(Some(key.id(secret)));
+        }
+        match (self.on_missing_key, unavailable) {
+            (None, Some(reason)) => {
+                observe::unavailable_key(&reported.key, &self.name, reason);
+                Err((StatusCode::INTERNAL_SERVER_ERROR, reason))
+            }
+            (None, None) => {
+                observe::missing_key(&reported.key, &self.name);
+                Ok(None)
+            }
+            (Some(MissingKey::Skip), _) => Ok(None),
+            (Some(MissingKey::Share), _) => Ok(Some(KeyId::NONE)),
+            (Some(MissingKey::Refuse(status)), _) => Err((status, "the request has no key to be limited by")),
+        }
+    }
+}
+
+/// What of a rule was reported already.
+#[derive(Debug, Default)]
+pub(crate) struct Reported {
+    key: Once,
+    limit: Once,
+}
+
+/// Whether a rule applies to a request, and how.
+#[derive(Debug)]
+pub(crate) enum Applies {
+    No,
+    Yes { key: KeyId, limit: Limit, cost: u64, usable: bool },
+    Refused { status: StatusCode, reason: &'static str },
+}
+
+impl<Req> Clone for Cost<Req> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Fixed(cost) => Self::Fixed(*cost),
+            Self::Of(cost) => Self::Of(Arc::clone(cost)),
+        }
+    }
+}
+
+impl<Req> Clone for Rule<Req> {
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            limit: self.limit,
+            key: self.key.clone(),
+            algorithm: self.algorithm.clone(),
+            cost: self.cost.clone(),
+            limit_for: self.limit_for.clone(),
+            when: self.when.clone(),
+            on_missing_key: self.on_missing_key,
+            wait_up_to: self.wait_up_to,
+            overload: self.overload,
+            on_store_failure: self.on_store_failure,
+        }
+    }
+}
+
+impl<Req> fmt::Debug for Rule<Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule")
+            .field("name", &self.name)
+            .field("limit", &self.limit)
+            .field("algorithm", &self.algorithm.name())
+            .field("keyed", &self.key.is_some())
+            .field("overload", &self.overload)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,199 @@
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
+
+use super::{Cost, Reported, Rule};
+use crate::{bucket::Algorithm, decision::RuleInfo, error::ConfigError, limit::Limit, time::Nanos};
+
+/// The immutable set of rules in force, checked.
+pub(crate) struct Rules<Req> {
+    rules: Vec<(Rule<Req>, Reported)>,
+    info: Arc<[RuleInfo]>,
+}
+
+impl<Req> Rules<Req> {
+    /// Puts rules together, or says what is wrong with the first that cannot work.
+    pub(crate) fn new(rules: impl IntoIterator<Item = Rule<Req>>) -> Result<Self, ConfigError> {
+        let rules: Vec<_> = rules.into_iter().map(|rule| (rule, Reported::default())).collect();
+        let mut names = HashSet::new();
+        for (rule, _) in &rules {
+            check(rule)?;
+            if !names.insert(rule.name()) {
+                return Err(ConfigError::new(
+                    rule.name(),
+                    "name",
+                    "two rules have this name and would share their counts; give each its own",
+                ));
+            }
+        }
+        let info =
+            rules.iter().map(|(rule, _)| RuleInfo { name: rule.name.clone(), overload: rule.is_overload() }).collect();
+        Ok(Self { rules, info })
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &(Rule<Req>, Reported)> {
+        self.rules.iter()
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<&Rule<Req>> {
+        self.rules.get(at).map(|(rule, _)| rule)
+    }
+
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.rules.iter().position(|(rule, _)| rule.name() == name)
+    }
+
+    pub(crate) fn info(&self) -> &Arc<[RuleInfo]> {
+        &self.info
+    }
+}
+
+fn check<Req>(rule: &Rule<Req>) -> Result<(), ConfigError> {
+    let wrong = |field, problem: Cow<'static, str>| Err(ConfigError::new(rule.name(), field, problem));
+    if !is_name(rule.name()) {
+        return wrong(
+            "name",
+            "it becomes a token in header fields; begin with a-z or *, and use only a-z, 0-9, _ . * and -".into(),
+        );
+    }
+    if let Err((field, problem)) = check_limit(&rule.limit, &rule.algorithm) {
+        return wrong(field, problem);
+    }
+    if rule.wait_up_to.is_some() && rule.algorithm != Algorithm::TokenBucket {
+        return wrong(
+            "wait_up_to",
+            format!(
+                "only the token bucket can wait, not the {}; drop it, or use TokenBucket (or LeakyBucket, which always \
+                 holds requests until their turn)",
+                rule.algorithm.name()
+            )
+            .into(),
+        );
+    }
+    match rule.cost {
+        Cost::Fixed(0) => {
+            wrong("cost", "a fixed cost of 0 is never charged, so the rule would never refuse; use at least 1".into())
+        }
+        Cost::Fixed(cost) if rule.limit_for.is_none() && cost > rule.limit.capacity() => wrong(
+            "cost",
+            format!(
+                "{cost} is above the capacity of {}, so no request could ever pass; lower the cost or raise the limit",
+                rule.limit.capacity()
+            )
+            .into(),
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|byte| matches!(byte, b'a'..=b'z' | b'*'))
+        && bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'*' | b'-'))
+}
+
+/// Returns the field that is wrong with `limit`, and what.
+pub(crate) fn check_limit(limit: &Limit, algorithm: &Algorithm) -> Result<(), (&'static str, Cow<'static, str>)> {
+    let max = Nanos::from(Limit::MAX_SPAN).get();
+    if limit.permits() == 0 {
+        return Err((
+            "limit",
+            "0 permits would refuse everything; use at least 1, or answer such requests yourself".into(),
+        ));
+    }
+    if limit.period_nanos() == 0 {
+        return Err(("period", "a period of 0 has no rate; use at least one nanosecond".into()));
+    }
+    if limit.explicit_burst() == Some(0) {
+        return Err(("burst", "a burst of 0 would refuse everything; use at least 1".into()));
+    }
+    if limit.period_nanos() > max {
+        return Err((
+            "period",
+            format!("{:?} is longer than {:?}, the longest there is", limit.period(), Limit::MAX_SPAN).into(),
+        ));
+    }
+    let to_full = u128::from(limit.capacity()) * u128::from(limit.period_nanos());
+    if to_full > u128::from(max) * u128::from(limit.permits()) {
+        return Err((
+            "burst",
+            format!(
+                "{} permits at {limit} take longer than {:?} to fill; lower the burst or raise the rate",
+                limit.capacity(),
+                Limit::MAX_SPAN
+            )
+            .into(),
+        ));
+    }
+    algorithm.check(limit).map_err(|problem| {
+        let field = if limit.explicit_burst().is_some() || problem.contains(".burst(") { "burst" } else { "limit" };
+        (field, problem.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        bucket::{FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog},
+        key::Key,
+    };
+
+    fn rule(limit: Limit) -> Rule<u64> {
+        Rule::new("r", limit, |id: &u64| Some(Key::from(*id)))
+    }
+
+    fn named(name: &'static str) -> Rule<u64> {
+        Rule::new(name, Limit::per_second(1), |id: &u64| Some(Key::from(*id)))
+    }
+
+    #[test]
+    fn says_which_field_is_wrong_and_the_way_out() {
+        let second = Limit::per_second(1);
+        for (rules, field, says) in [
+            (vec![rule(Limit::per_second(0))], "limit", "use at least 1"),
+            (vec![rule(Limit::new(1, Duration::ZERO))], "period", "at least one nanosecond"),
+            (vec![rule(Limit::new(1, Duration::MAX))], "period", "the longest there is"),
+            (vec![rule(second.burst(0))], "burst", "use at least 1"),
+            (vec![rule(second.burst(u64::MAX))], "burst", "lower the burst"),
+            (vec![rule(second.burst(2)).algorithm(FixedWindow)], "burst", "drop .burst"),
+            (vec![rule(second.burst(2)).algorithm(SlidingWindowLog)], "burst", "drop .burst"),
+            (vec![rule(second.burst(2)).algorithm(SlidingWindowCounter)], "burst", "drop .burst"),
+            (vec![rule(second).algorithm(LeakyBucket)], "burst", "say it with .burst"),
+            (vec![rule(Limit::per_second(65_537)).algorithm(SlidingWindowLog)], "limit", "at most 65536"),
+            (vec![rule(second).fixed_cost(2)], "cost", "2 is above the capacity of 1"),
+            (vec![rule(second).fixed_cost(0)], "cost", "never refuse"),
+            (
+                vec![rule(second).algorithm(FixedWindow).wait_up_to(Duration::from_secs(1))],
+                "wait_up_to",
+                "not the fixed window",
+            ),
+            (vec![named("a"), named("b"), named("a")], "name", "two rules have this name"),
+            (vec![named("")], "name", "begin with a-z"),
+            (vec![named("User")], "name", "begin with a-z"),
+            (vec![named("1st")], "name", "begin with a-z"),
+            (vec![named("a b")], "name", "begin with a-z"),
+            (vec![named("caf\u{e9}")], "name", "begin with a-z"),
+        ] {
+            let error = Rules::new(rules.clone()).err().unwrap_or_else(|| panic!("{rules:?} was accepted"));
+            assert_eq!(error.field(), field, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn takes_what_can_work() {
+        for rules in [
+            vec![],
+            vec![named("a"), named("*"), named("per-user_2.x*")],
+            vec![rule(Limit::new(1, Limit::MAX_SPAN))],
+            vec![rule(Limit::new(u64::MAX, Duration::from_nanos(1)))],
+            vec![rule(Limit::per_second(10).burst(1))],
+            vec![rule(Limit::per_second(65_536)).algorithm(SlidingWindowLog)],
+            vec![rule(Limit::per_second(1).burst(3)).algorithm(LeakyBucket)],
+            vec![rule(Limit::per_second(1).burst(3)).fixed_cost(3).wait_up_to(Duration::MAX)],
+        ] {
+            let _ = Rules::new(rules).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}

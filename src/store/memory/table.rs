@@ -1,0 +1,319 @@
+use std::{
+    borrow::Cow,
+    hash::{BuildHasher, RandomState},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicUsize},
+};
+
+use dashmap::Entry as MapEntry;
+
+use super::{
+    Bound, Overflow,
+    evict::{Count, SmallMap},
+};
+use crate::{
+    bucket::{Ask, Bucket, GivenBack},
+    charge::{Charge, Judged, RuleSpec, Take, Taken},
+    decision::{Outcome, Verdict, Wait},
+    key::KeyId,
+    limit::Limit,
+    observe::{self, Once},
+    time::Nanos,
+};
+
+/// How the buckets of a request were settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// All charges that vote passed.
+    Passed,
+    /// One did not.
+    Refused,
+    /// A new key found no room; nothing was charged.
+    NoRoom,
+}
+
+/// What a visit to one bucket came to.
+pub(super) struct Visit {
+    pub(super) settled: Settled,
+    pub(super) judged: Judged,
+    pub(super) inserted: bool,
+}
+
+/// The buckets of one rule, whatever their state.
+pub(super) trait AnyTable: Send + Sync {
+    /// Locks the bucket of `charge`, looks at it, calls `next` with whether all passed so far, and when that returns
+    /// charges the bucket as it was settled. **Locking**: the bucket's lock is held while `next` runs.
+    fn visit(
+        &self,
+        now: Nanos,
+        charge: &Charge<'_>,
+        passing: bool,
+        final_try: bool,
+        next: &mut dyn FnMut(bool) -> Settled,
+    ) -> Visit;
+    /// Sets what a taken charge stands at.
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64);
+    /// Drops the key's bucket.
+    fn forget(&self, key: KeyId);
+    /// Drops fresh buckets from the small map of `key`, where it has grown since the last time.
+    fn tidy(&self, key: KeyId, now: Nanos);
+    /// Drops fresh buckets where a new `key` found no room.
+    fn make_room(&self, key: KeyId, now: Nanos);
+    /// Drops all fresh buckets and returns how many.
+    fn sweep(&self, now: Nanos) -> usize;
+    /// The number of buckets.
+    fn len(&self) -> usize;
+}
+
+/// A bucket in its place.
+#[derive(Debug, Clone)]
+pub(super) struct Entry<S> {
+    /// The limit it was last decided under.
+    pub(super) limit: Limit,
+    pub(super) state: S,
+}
+
+/// The buckets of one rule: small maps, so that dropping the fresh ones of one is a short work.
+pub(super) struct Table<B: Bucket> {
+    pub(super) bucket: B,
+    pub(super) maps: Box<[OnceLock<SmallMap<B::State>>]>,
+    pub(super) hasher: RandomState,
+    pub(super) count: Count,
+    /// Which small map is asked for room next. Relaxed: any order will do.
+    pub(super) hand: AtomicUsize,
+    name: Cow<'static, str>,
+    overflow: Overflow,
+    /// Buckets shared by keys that have no place; made when the first such key comes.
+    shared: OnceLock<Box<[Mutex<Option<Entry<B::State>>>]>>,
+    reported_full: Once,
+}
+
+/// With a million keys about 2,000 in each of a map's two halves.
+const MAPS: usize = 256;
+
+impl<B: Bucket> Table<B> {
+    pub(super) fn new(bucket: B, spec: &RuleSpec, bound: Bound) -> Self {
+        let maps = if spec.keyed { MAPS } else { 1 };
+        Self {
+            bucket,
+            maps: (0..maps).map(|_| OnceLock::new()).collect(),
+            hasher: RandomState::new(),
+            count: Count::up_to(bound.max_keys),
+            hand: AtomicUsize::new(0),
+            name: spec.name.clone(),
+            overflow: bound.overflow,
+            shared: OnceLock::new(),
+            reported_full: Once::default(),
+        }
+    }
+
+    fn map_of(&self, key: KeyId) -> &SmallMap<B::State> {
+        // The maps hash the key again under secrets of their own.
+        let at = self.hash(key) % self.maps.len().max(1) as u64;
+        let at = usize::try_from(at).unwrap_or(0);
+        #[allow(clippy::indexing_slicing, reason = "`at` is below the length, which is not zero")]
+        self.maps[at].get_or_init(SmallMap::new)
+    }
+
+    fn hash(&self, key: KeyId) -> u64 {
+        if self.maps.len() == 1 { 0 } else { self.hasher.hash_one(key) }
+    }
+
+    /// The shared bucket of a key that has no place. **Locking**: after the key's small map, never before.
+    fn shared_bucket(&self, key: KeyId) -> Option<MutexGuard<'_, Option<Entry<B::State>>>> {
+        let Overflow::Share(buckets) = self.overflow else { return None };
+        let shared = self.shared.get_or_init(|| (0..buckets.max(1)).map(|_| Mutex::new(None)).collect());
+        lock_shared(shared, self.hash(key))
+    }
+
+    /// The state a key without a bucket starts from.
+    fn start(&self, key: KeyId, limit: Limit, now: Nanos) -> Entry<B::State> {
+        let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
+        match shared.as_deref() {
+            Some(Some(shared)) => shared.clone(),
+            _ => Entry { limit, state: self.bucket.fresh(&limit, now) },
+        }
+    }
+
+    /// Looks at a bucket, lets the others be looked at, and takes the charge if it is settled so.
+    fn settle(
+        &self,
+        entry: &mut Entry<B::State>,
+        (judged_at, lag): (Nanos, Nanos),
+        charge: &Charge<'_>,
+        passing: bool,
+        next: &mut dyn FnMut(bool) -> Settled,
+    ) -> (Settled, Judged) {
+        let ask = Ask::new(charge.cost).keep(charge.keep).max_delay(charge.max_delay);
+        let look = self.bucket.look(&entry.state, &entry.limit, judged_at, ask).seen_from_before(lag);
+        let passes = look.outcome.passes();
+        let settled = next(passing && (passes || !charge.votes));
+        let take = charge.cost > 0
+            && match (charge.take, settled) {
+                (_, Settled::NoRoom) | (Take::Never, _) => false,
+                (Take::Always, _) => true,
+                (Take::IfPassed, settled) => settled == Settled::Passed && passes,
+            };
+        if !take {
+            return (settled, Judged::new(look, None));
+        }
+        let (verdict, mark) = self.bucket.take(&mut entry.state, &entry.limit, judged_at, ask);
+        (settled, Judged::new(verdict.seen_from_before(lag), Some(mark)))
+    }
+
+    /// Brings a bucket up to date, and returns when to judge it and how much later than `now` that is.
+    fn bring(&self, entry: &mut Entry<B::State>, limit: &Limit, now: Nanos) -> (Nanos, Nanos) {
+        let judged_at = self.bucket.judge_at(&mut entry.state, &mut entry.limit, limit, now);
+        (judged_at, judged_at.saturating_sub(now))
+    }
+
+    /// A new key for which there is no place.
+    fn visit_untracked(
+        &self,
+        now: Nanos,
+        charge: &Charge<'_>,
+        passing: bool,
+        next: &mut dyn FnMut(bool) -> Settled,
+    ) -> (Settled, Judged) {
+        observe::table_full(&self.reported_full, &self.name);
+        let (settled, mut judged) = match self.shared_bucket(charge.key) {
+            Some(mut shared) => {
+                let entry = shared
+                    .get_or_insert_with(|| Entry { limit: charge.limit, state: self.bucket.fresh(&charge.limit, now) });
+                let when = self.bring(entry, &charge.limit, now);
+                self.settle(entry, when, charge, passing, next)
+            }
+            None => {
+                let verdict = Verdict::new(Outcome::Refuse(Wait::Unknown), charge.limit.capacity(), 0, None);
+                (next(passing && !charge.votes), Judged::new(verdict, None))
+            }
+        };
+        judged.verdict.untracked = true;
+        (settled, judged)
+    }
+}
+
+fn lock_shared<T>(shared: &[Mutex<T>], hash: u64) -> Option<MutexGuard<'_, T>> {
+    // The upper half: the lower bits have chosen the small map.
+    let at = usize::try_from((hash >> 32) % shared.len().max(1) as u64).ok()?;
+    Some(shared.get(at)?.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl<B: Bucket> AnyTable for Table<B> {
+    fn visit(
+        &self,
+        now: Nanos,
+        charge: &Charge<'_>,
+        passing: bool,
+        final_try: bool,
+        next: &mut dyn FnMut(bool) -> Settled,
+    ) -> Visit {
+        let map = self.map_of(charge.key);
+        let vacant = match map.entry(charge.key) {
+            MapEntry::Occupied(mut held) if charge.take == Take::Never => {
+                let mut copy = held.get_mut().clone();
+                let when = self.bring(&mut copy, &charge.limit, now);
+                let (settled, judged) = self.settle(&mut copy, when, charge, passing, next);
+                return Visit { settled, judged, inserted: false };
+            }
+            MapEntry::Occupied(mut held) => {
+                let entry = held.get_mut();
+                let when = self.bring(entry, &charge.limit, now);
+                let (settled, judged) = self.settle(entry, when, charge, passing, next);
+                return Visit { settled, judged, inserted: false };
+            }
+            MapEntry::Vacant(vacant) => vacant,
+        };
+        let only_looks = charge.take == Take::Never || charge.cost == 0;
+        let room = if only_looks { None } else { self.count.reserve() };
+        if room.is_none() && !only_looks {
+            if !final_try {
+                let verdict = Verdict::new(Outcome::Pass, 0, 0, None);
+                return Visit { settled: Settled::NoRoom, judged: Judged::new(verdict, None), inserted: false };
+            }
+            let (settled, judged) = self.visit_untracked(now, charge, passing, next);
+            return Visit { settled, judged, inserted: false };
+        }
+        let mut entry = self.start(charge.key, charge.limit, now);
+        let (judged_at, lag) = self.bring(&mut entry, &charge.limit, now);
+        let judged_at = map.not_before_last_sweep(judged_at);
+        let when = (judged_at, lag.max(judged_at.saturating_sub(now)));
+        let (settled, judged) = self.settle(&mut entry, when, charge, passing, next);
+        let inserted = judged.mark.is_some();
+        if let (true, Some(room)) = (inserted, room) {
+            map.inserted(self.bucket.fresh_at(&entry.state, &entry.limit));
+            vacant.insert(entry);
+            room.keep();
+        }
+        Visit { settled, judged, inserted }
+    }
+
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
+        let change = |entry: &mut Entry<B::State>, taken: &Taken| {
+            let limit = entry.limit;
+            let (judged_at, _) = self.bring(entry, &limit, now);
+            if let Some(back) = taken.cost.checked_sub(cost) {
+                // A mark counts in its own limit's time; under another one it says nothing.
+                if limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period() {
+                    let charge = GivenBack::new(back, taken.mark).delays(taken.delays);
+                    self.bucket.give_back(&mut entry.state, &limit, judged_at, charge);
+                }
+            } else {
+                let more = Ask::new(cost - taken.cost);
+                let _ = self.bucket.take(&mut entry.state, &limit, judged_at, more);
+            }
+        };
+        if taken.cost != cost {
+            match self.map_of(taken.key).entry(taken.key) {
+                MapEntry::Occupied(mut held) => change(held.get_mut(), taken),
+                MapEntry::Vacant(vacant) => {
+                    let charges_more = cost > taken.cost;
+                    match self.count.reserve().filter(|_| charges_more) {
+                        Some(room) => {
+                            let mut entry = self.start(taken.key, taken.limit, now);
+                            change(&mut entry, taken);
+                            vacant.insert(entry);
+                            room.keep();
+                        }
+                        None => {
+                            let mut shared =
+                                self.shared.get().and_then(|shared| lock_shared(shared, self.hash(taken.key)));
+                            if let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) {
+                                change(entry, taken);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        taken.cost = cost;
+    }
+
+    fn forget(&self, key: KeyId) {
+        if self.map_of(key).remove(key) {
+            self.count.release(1);
+        }
+    }
+
+    fn tidy(&self, key: KeyId, now: Nanos) {
+        self.sweep_if_grown(self.map_of(key), now);
+    }
+
+    fn make_room(&self, key: KeyId, now: Nanos) {
+        self.sweep_for_room(self.map_of(key), now);
+    }
+
+    fn sweep(&self, now: Nanos) -> usize {
+        for shared in self.shared.get().into_iter().flatten() {
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let fresh = |entry: &Entry<B::State>| self.bucket.fresh_at(&entry.state, &entry.limit) <= now;
+            if shared.as_ref().is_some_and(fresh) {
+                *shared = None;
+            }
+        }
+        self.maps.iter().filter_map(OnceLock::get).map(|map| self.sweep_map(map, now, true)).sum()
+    }
+
+    fn len(&self) -> usize {
+        self.count.get()
+    }
+}

@@ -1,0 +1,107 @@
+//! Where buckets live: the [`Store`] contract and the [`MemoryStore`].
+
+mod memory;
+mod receipt;
+
+pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
+pub use receipt::Receipt;
+
+use crate::{
+    charge::{Charge, RuleSpec, Slot, Taken, Verdicts},
+    error::{StoreError, Unsupported},
+    key::{KeyId, Secret},
+    time::{BoxFuture, Nanos},
+};
+
+/// A store's answer: at once, or later.
+pub enum Reply<T> {
+    /// Here it is.
+    Ready(Result<T, StoreError>),
+    /// It will come.
+    Pending(BoxFuture<'static, Result<T, StoreError>>),
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
+            Self::Pending(_) => f.write_str("Pending"),
+        }
+    }
+}
+
+/// Where buckets live: one atomic operation over all charges of a request.
+///
+/// # Contract
+///
+/// - [`decide`](Self::decide) MUST judge all charges at one instant and MUST take all of them or none: those that are
+///   taken [if passed](crate::charge::Take::IfPassed) are charged only if every charge that votes passes. Admitting
+///   more than the limit is harmful; refusing more than necessary is only strict.
+/// - A refusal MUST leave every bucket as it was, and SHOULD create none.
+/// - The verdicts MUST come in the order of the charges. A charge with a key that has no bucket answers as a fresh one.
+/// - Two charges of one call never share a slot and key.
+/// - [`adjust`](Self::adjust) MUST NOT block or fail, since it is called from `Drop`; it MAY act later. Adjusting a
+///   charge of a bucket that is gone MUST be harmless.
+/// - [`bind`](Self::bind) SHOULD find whatever the store cannot run, so that it is an error at start and not on a
+///   request. Rules of equal name on one store MUST share their counts, or be refused.
+///
+/// # Examples
+///
+/// A store that lets everything pass and keeps nothing:
+///
+/// ```
+/// use tollgate::{
+///     Key, Limit, Limiter, Rule,
+///     charge::{Charge, Judged, RuleSpec, Slot, Taken, Verdicts},
+///     decision::{Outcome, Verdict},
+///     key::{KeyId, Secret},
+///     store::{Reply, Store},
+///     time::Nanos,
+/// };
+///
+/// struct Open(Secret);
+///
+/// impl Store for Open {
+///     fn secret(&self) -> &Secret {
+///         &self.0
+///     }
+///     fn bind(&self, _: &RuleSpec, _: Option<&Slot>) -> Result<Slot, tollgate::Unsupported> {
+///         Ok(Slot::new(()))
+///     }
+///     fn decide(&self, _: Nanos, charges: &[Charge<'_>]) -> Reply<Verdicts> {
+///         let mut verdicts = Verdicts::new();
+///         for charge in charges {
+///             let limit = charge.limit.capacity();
+///             verdicts.push(Judged::new(Verdict::new(Outcome::Pass, limit, limit, None), None));
+///         }
+///         Reply::Ready(Ok(verdicts))
+///     }
+///     fn adjust(&self, _: Nanos, _: &mut Taken, _: u64) {}
+///     fn reset(&self, _: &Slot, _: KeyId) -> Reply<()> {
+///         Reply::Ready(Ok(()))
+///     }
+/// }
+///
+/// let rule = Rule::new("open", Limit::per_second(1), |id: &u64| Some(Key::from(*id)));
+/// let limiter = Limiter::builder([rule]).store(Open(Secret::random())).build()?;
+/// assert!((0..9).all(|_| limiter.check_now(&7).unwrap().is_allowed()));
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+pub trait Store: Send + Sync + 'static {
+    /// Returns the secret under which the limiter turns keys into [`KeyId`]s. It MUST stay the same.
+    fn secret(&self) -> &Secret;
+
+    /// Returns the place of a rule's buckets, or why the store cannot run it. `before` is the rule's place in a set of
+    /// rules that this one replaces.
+    fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, Unsupported>;
+
+    /// Judges all charges of a request at `now`, and takes them.
+    fn decide(&self, now: Nanos, charges: &[Charge<'_>]) -> Reply<Verdicts>;
+
+    /// Sets what a taken charge stands at, in `taken` too: zero gives it back, less gives a part back, and more counts
+    /// from now and may make debt.
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64);
+
+    /// Forgets what a key has used. In-flight counts are not touched.
+    fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()>;
+}
