@@ -1,0 +1,208 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::{
+    decision::Decision,
+    error::Error,
+    limiter::{Judgement, Limiter},
+    response::Refuse,
+    store::Receipt,
+    time::BoxFuture,
+};
+
+/// What a limited service and its futures share.
+pub(crate) struct Gate<Req, R> {
+    pub(crate) limiter: Limiter<Req>,
+    pub(crate) responder: R,
+}
+
+impl<Req, R> Gate<Req, R> {
+    /// The judgement to act on, reported: the store's, or what the rules say of a store that failed.
+    pub(crate) fn settled(&self, request: &Req, judgement: Result<Judgement, Error>) -> Judgement {
+        let judgement = judgement
+            .unwrap_or_else(|error| Judgement { decision: self.limiter.without_store(request, &error), receipt: None });
+        self.limiter.report(request, &judgement.decision);
+        judgement
+    }
+}
+
+pin_project! {
+    /// The response future of a [`RateLimit`](crate::RateLimit) service.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before the inner service is called, every charge is given back. After that, the charges stand.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<S, Req, R>
+    where
+        S: Service<Req>,
+        R: Refuse<Req, S::Response>,
+    {
+        #[pin]
+        state: State<S, S::Future, Req, R::Response>,
+        gate: Arc<Gate<Req, R>>,
+    }
+}
+
+pin_project! {
+    #[project = StateProject]
+    enum State<S, F, Req, Res> {
+        /// The request passed and the inner service is at it.
+        Calling { #[pin] future: F, decision: Decision },
+        /// It did not. Boxed, so that the future of a passing request stays small.
+        Refused { response: Option<Box<Res>> },
+        /// The store has not answered yet, or the request's turn has not come.
+        Held { held: Box<Held<S, Req>> },
+    }
+}
+
+/// A request that waits before the inner service is called.
+pub(crate) struct Held<S, Req> {
+    pub(crate) service: S,
+    /// Taken when the inner service is called.
+    pub(crate) request: Option<Req>,
+    pub(crate) step: Step,
+}
+
+pub(crate) enum Step {
+    /// For the store. The service is ready.
+    Checking(BoxFuture<'static, Result<Judgement, Error>>),
+    /// For its turn. The service is a clone that was never asked, so that no readiness is held meanwhile.
+    Sleeping { sleep: BoxFuture<'static, ()>, decision: Decision, receipt: Receipt },
+    /// For the service to be ready again.
+    Readying { decision: Decision, receipt: Receipt },
+    /// For nothing: the state is about to change.
+    Done,
+}
+
+/// Where a held request goes next.
+enum Next<Req> {
+    Call(Req, Decision),
+    Refuse(Req, Decision),
+}
+
+impl<S, Req, R> ResponseFuture<S, Req, R>
+where
+    S: Service<Req>,
+    R: Refuse<Req, S::Response>,
+{
+    pub(crate) fn calling(future: S::Future, decision: Decision, gate: Arc<Gate<Req, R>>) -> Self {
+        Self { state: State::Calling { future, decision }, gate }
+    }
+
+    pub(crate) fn refused(response: R::Response, gate: Arc<Gate<Req, R>>) -> Self {
+        Self { state: State::Refused { response: Some(Box::new(response)) }, gate }
+    }
+
+    pub(crate) fn held(held: Held<S, Req>, gate: Arc<Gate<Req, R>>) -> Self {
+        Self { state: State::Held { held: Box::new(held) }, gate }
+    }
+}
+
+impl Step {
+    /// The step of a request whose turn is still to come.
+    pub(crate) fn until_turn<Req>(limiter: &Limiter<Req>, decision: Decision, receipt: Receipt) -> Self {
+        Self::Sleeping { sleep: limiter.clock().sleep(decision.delay()), decision, receipt: receipt.until_started() }
+    }
+}
+
+impl<S, Req> Held<S, Req>
+where
+    S: Service<Req> + Clone,
+{
+    fn poll_next<R>(&mut self, cx: &mut Context<'_>, gate: &Gate<Req, R>) -> Poll<Result<Option<Next<Req>>, S::Error>> {
+        loop {
+            match &mut self.step {
+                Step::Checking(judging) => {
+                    let judgement = ready!(judging.as_mut().poll(cx));
+                    let Some(request) = self.request.take() else { return Poll::Ready(Ok(None)) };
+                    let Judgement { decision, receipt } = gate.settled(&request, judgement);
+                    match receipt {
+                        _ if !decision.is_allowed() => return Poll::Ready(Ok(Some(Next::Refuse(request, decision)))),
+                        None => return Poll::Ready(Ok(Some(Next::Call(request, decision)))),
+                        Some(receipt) => {
+                            self.request = Some(request);
+                            self.step = Step::until_turn(&gate.limiter, decision, receipt);
+                            self.service = self.service.clone();
+                        }
+                    }
+                }
+                Step::Sleeping { sleep, .. } => {
+                    ready!(sleep.as_mut().poll(cx));
+                    if let Step::Sleeping { decision, receipt, .. } = std::mem::replace(&mut self.step, Step::Done) {
+                        self.step = Step::Readying { decision, receipt };
+                    }
+                }
+                Step::Readying { .. } => {
+                    // An error drops the receipt with this future, and the charges come back.
+                    ready!(self.service.poll_ready(cx))?;
+                    let step = std::mem::replace(&mut self.step, Step::Done);
+                    let (Step::Readying { decision, receipt }, Some(request)) = (step, self.request.take()) else {
+                        return Poll::Ready(Ok(None));
+                    };
+                    receipt.keep();
+                    return Poll::Ready(Ok(Some(Next::Call(request, decision))));
+                }
+                Step::Done => return Poll::Ready(Ok(None)),
+            }
+        }
+    }
+}
+
+impl<S, Req, R> Future for ResponseFuture<S, Req, R>
+where
+    S: Service<Req> + Clone,
+    R: Refuse<Req, S::Response>,
+{
+    type Output = Result<R::Response, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.state.as_mut().project() {
+                StateProject::Calling { future, decision } => {
+                    let response = ready!(future.poll(cx))?;
+                    return Poll::Ready(Ok(this.gate.responder.pass(response, decision)));
+                }
+                StateProject::Refused { response } => match response.take() {
+                    Some(response) => return Poll::Ready(Ok(*response)),
+                    None => return Poll::Pending,
+                },
+                StateProject::Held { held } => match ready!(held.poll_next(cx, this.gate))? {
+                    Some(Next::Call(mut request, decision)) => {
+                        this.gate.responder.prepare(&mut request, &decision);
+                        let future = held.service.call(request);
+                        this.state.set(State::Calling { future, decision });
+                    }
+                    Some(Next::Refuse(request, decision)) => {
+                        return Poll::Ready(Ok(this.gate.responder.refuse(&request, &decision)));
+                    }
+                    None => return Poll::Pending,
+                },
+            }
+        }
+    }
+}
+
+impl<S, Req, R> fmt::Debug for ResponseFuture<S, Req, R>
+where
+    S: Service<Req>,
+    R: Refuse<Req, S::Response>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Calling { .. } => "Calling",
+            State::Refused { .. } => "Refused",
+            State::Held { .. } => "Held",
+        };
+        f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,205 @@
+//! From a decision to an answer: what a passing response is given, and what a refused request is answered with.
+//!
+//! HTTP services need nothing said: [`Http`] answers with 429 (or 503), `Retry-After`, `Cache-Control: no-store`, a
+//! problem document, and tells the tightest rule's numbers on every response.
+//! [`respond_with`](crate::RateLimitLayer::respond_with) replaces the refusal's status and body; any other kind of
+//! service says what a refusal is with [`refuse_with`](crate::RateLimitLayer::refuse_with).
+
+mod headers;
+mod problem;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, header};
+
+use crate::{body::ResponseBody, decision::Decision};
+
+pub use headers::Headers;
+
+/// What passing responses are turned into.
+pub trait Answer<Res> {
+    /// The response of the limited service.
+    type Response;
+
+    /// Returns the response to a request that passed.
+    fn pass(&self, response: Res, decision: &Decision) -> Self::Response;
+}
+
+/// What refused requests are answered with.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say what a refusal looks like for requests `{Req}` and responses `{Res}`",
+    label = "a refusal has no meaning for this service yet",
+    note = "for a service that is not HTTP say it: `RateLimitLayer::new(rules).refuse_with(|request, decision| ...)`",
+    note = "for HTTP the request type of the rules must be the service's own, such as `axum::extract::Request`"
+)]
+pub trait Refuse<Req, Res>: Answer<Res> {
+    /// Returns the answer to a request that does not pass.
+    fn refuse(&self, request: &Req, decision: &Decision) -> Self::Response;
+
+    /// Prepares a request that passes, before the inner service is called.
+    fn prepare(&self, _request: &mut Req, _decision: &Decision) {}
+}
+
+/// The answers of an HTTP service.
+#[derive(Debug, Clone, Default)]
+pub struct Http {
+    pub(crate) headers: Headers,
+    pub(crate) exposes_decision: bool,
+}
+
+impl Http {
+    fn expose(&self, extensions: &mut http::Extensions, decision: &Decision) {
+        if self.exposes_decision {
+            extensions.insert(decision.clone());
+        }
+    }
+
+    /// What every refusal has, unless it was said otherwise.
+    fn finish<B>(&self, response: &mut Response<B>, decision: &Decision) {
+        let headers = response.headers_mut();
+        if let (Some(secs), false) = (decision.retry_after_secs(), headers.contains_key(header::RETRY_AFTER)) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
+        }
+        if !headers.contains_key(header::CACHE_CONTROL) {
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        self.headers.write(headers, decision);
+        self.expose(response.extensions_mut(), decision);
+    }
+}
+
+impl<B> Answer<Response<B>> for Http {
+    type Response = Response<ResponseBody<B>>;
+
+    fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
+        let mut response = response.map(ResponseBody::new);
+        self.headers.write(response.headers_mut(), decision);
+        self.expose(response.extensions_mut(), decision);
+        response
+    }
+}
+
+impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
+    fn refuse(&self, request: &Request<ReqB>, decision: &Decision) -> Self::Response {
+        let (content_type, text) = problem::document(decision);
+        // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD.
+        let text = if request.method() == Method::HEAD { Bytes::new() } else { text };
+        let mut response = Response::new(ResponseBody::refusal(RefusalBody::from(text)));
+        *response.status_mut() = decision.status();
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        self.finish(&mut response, decision);
+        response
+    }
+
+    fn prepare(&self, request: &mut Request<ReqB>, decision: &Decision) {
+        self.expose(request.extensions_mut(), decision);
+    }
+}
+
+type Respond<Req, RB> = Arc<dyn Fn(&Req, &Decision) -> Response<RB> + Send + Sync>;
+
+/// The answers of an HTTP service with the user's own refusals, bodies of type `RB`.
+pub struct RespondWith<Req, RB> {
+    pub(crate) http: Http,
+    pub(crate) respond: Respond<Req, RB>,
+}
+
+impl<Req, B, RB> Answer<Response<B>> for RespondWith<Req, RB> {
+    type Response = Response<ResponseBody<B, RB>>;
+
+    fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
+        let mut response = response.map(ResponseBody::new);
+        self.http.headers.write(response.headers_mut(), decision);
+        self.http.expose(response.extensions_mut(), decision);
+        response
+    }
+}
+
+impl<ReqB, B, RB> Refuse<Request<ReqB>, Response<B>> for RespondWith<Request<ReqB>, RB> {
+    fn refuse(&self, request: &Request<ReqB>, decision: &Decision) -> Self::Response {
+        let mut response = (self.respond)(request, decision).map(ResponseBody::refusal);
+        self.http.finish(&mut response, decision);
+        response
+    }
+
+    fn prepare(&self, request: &mut Request<ReqB>, decision: &Decision) {
+        self.http.expose(request.extensions_mut(), decision);
+    }
+}
+
+/// The answers of any other service: passing responses unchanged, and the user's own refusals.
+pub struct RefuseWith<Req, Res> {
+    pub(crate) refuse: Arc<dyn Fn(&Req, &Decision) -> Res + Send + Sync>,
+}
+
+impl<Req, Res> Answer<Res> for RefuseWith<Req, Res> {
+    type Response = Res;
+
+    fn pass(&self, response: Res, _decision: &Decision) -> Res {
+        response
+    }
+}
+
+impl<Req, Res> Refuse<Req, Res> for RefuseWith<Req, Res> {
+    fn refuse(&self, request: &Req, decision: &Decision) -> Res {
+        (self.refuse)(request, decision)
+    }
+}
+
+impl<Req, RB> Clone for RespondWith<Req, RB> {
+    fn clone(&self) -> Self {
+        Self { http: self.http.clone(), respond: Arc::clone(&self.respond) }
+    }
+}
+
+impl<Req, Res> Clone for RefuseWith<Req, Res> {
+    fn clone(&self) -> Self {
+        Self { refuse: Arc::clone(&self.refuse) }
+    }
+}
+
+impl<Req, RB> fmt::Debug for RespondWith<Req, RB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RespondWith").field("http", &self.http).finish_non_exhaustive()
+    }
+}
+
+impl<Req, Res> fmt::Debug for RefuseWith<Req, Res> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefuseWith").finish_non_exhaustive()
+    }
+}
+
+/// A refusal's whole body. It stands beside an inner body of any kind whose data can be made of [`Bytes`].
+///
+/// ```
+/// use tollgate::response::RefusalBody;
+///
+/// let body: RefusalBody = "slow down".into();
+/// assert_eq!(body.len(), 9);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct RefusalBody(Bytes);
+
+impl RefusalBody {
+    /// Returns the number of bytes that are left.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether no bytes are left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        (!self.0.is_empty()).then(|| std::mem::take(&mut self.0))
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for RefusalBody {
+    fn from(bytes: T) -> Self {
+        Self(bytes.into())
+    }
+}

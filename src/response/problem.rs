@@ -1,0 +1,99 @@
+//! The default refusal's body: a problem document (RFC 9457), with the types of
+//! draft-ietf-httpapi-ratelimit-headers-11, section 5.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode};
+
+use crate::decision::{Decision, Refusal, Wait};
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+pub(super) fn document(decision: &Decision) -> (HeaderValue, Bytes) {
+    let status = decision.status();
+    let mut text = String::with_capacity(256);
+    match decision.refusal() {
+        Some(Refusal::Limited) => head(&mut text, "quota-exceeded", "Quota Exceeded", status),
+        Some(Refusal::Overload | Refusal::StoreFailed) => {
+            head(&mut text, "temporary-reduced-capacity", "Temporary Reduced Capacity", status);
+        }
+        Some(Refusal::MissingKey { .. }) | None => {
+            // RFC 9457, 4.2.1: with "about:blank" the title is the status phrase.
+            let title = status.canonical_reason().unwrap_or("Error");
+            let _ = write!(text, "{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{}", status.as_u16());
+        }
+    }
+    text.push_str(",\"detail\":\"");
+    detail(&mut text, decision);
+    text.push('"');
+    let mut violated = decision.violated().peekable();
+    if violated.peek().is_some() {
+        text.push_str(",\"violated-policies\":[");
+        for (at, name) in violated.enumerate() {
+            // Rule names are tokens and need no escaping.
+            let _ = write!(text, "{}\"{name}\"", if at > 0 { "," } else { "" });
+        }
+        text.push(']');
+    }
+    text.push('}');
+    (PROBLEM_JSON, text.into())
+}
+
+fn head(text: &mut String, kind: &str, title: &str, status: StatusCode) {
+    let _ = write!(
+        text,
+        "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\"title\":\"{title}\",\"status\":{}",
+        status.as_u16()
+    );
+}
+
+/// Writes what happened, in words that need no escaping but for a reason of the user's own.
+fn detail(text: &mut String, decision: &Decision) {
+    let refusal = decision.refusal();
+    match (refusal, decision.wait()) {
+        (Some(Refusal::MissingKey { reason, .. }), _) => escape(text, reason),
+        (Some(Refusal::StoreFailed), _) => text.push_str("The rate limit cannot be checked at the moment."),
+        (_, Some(Wait::Never)) => {
+            text.push_str("This request asks for more than its limit can ever hold; waiting does not help.");
+        }
+        (Some(Refusal::Overload), _) => {
+            let _ = write!(text, "The service is at its capacity; try again in {} s.", secs(decision));
+        }
+        _ => {
+            let _ = write!(text, "The limit is used up; try again in {} s.", secs(decision));
+        }
+    }
+}
+
+fn secs(decision: &Decision) -> u64 {
+    decision.retry_after_secs().unwrap_or(1)
+}
+
+/// Escapes a text for JSON (RFC 8259, section 7).
+fn escape(text: &mut String, raw: &str) {
+    for char in raw.chars() {
+        match char {
+            '"' | '\\' => text.extend(['\\', char]),
+            '\n' => text.push_str("\\n"),
+            control if control < ' ' => {
+                let _ = write!(text, "\\u{:04x}", u32::from(control));
+            }
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_what_json_needs() {
+        let mut text = String::from("\"");
+        let raw = "a \"quoted\" \\ line\nand a \u{1} control, caf\u{e9}";
+        escape(&mut text, raw);
+        text.push('"');
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), raw);
+    }
+}

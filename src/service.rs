@@ -1,0 +1,103 @@
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tower_service::Service;
+
+use crate::{
+    future::{Gate, Held, ResponseFuture, Step},
+    limiter::{Intent, Judgement, Judging},
+    response::{Http, Refuse},
+};
+
+/// A service behind a [`RateLimitLayer`](crate::RateLimitLayer).
+///
+/// # Differences from `tower::limit::RateLimit`
+///
+/// - It decides per request and per key, and **refuses** rather than making every caller wait in `poll_ready`, which
+///   is the inner service's own here.
+/// - It is `Clone`, and all clones, routes and connections count together.
+/// - The inner service is called only for requests that pass. Its errors are passed on unchanged.
+pub struct RateLimit<S, Req, R = Http> {
+    inner: S,
+    gate: Arc<Gate<Req, R>>,
+}
+
+impl<S, Req, R> RateLimit<S, Req, R> {
+    pub(crate) fn new(inner: S, gate: Arc<Gate<Req, R>>) -> Self {
+        Self { inner, gate }
+    }
+
+    /// Returns the inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Returns the inner service and forgets the limit.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, Req, R> Service<Req> for RateLimit<S, Req, R>
+where
+    S: Service<Req> + Clone,
+    R: Refuse<Req, S::Response>,
+{
+    type Response = R::Response;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, Req, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Req) -> Self::Future {
+        let gate = Arc::clone(&self.gate);
+        let judgement = match gate.limiter.judge(&request, Intent::StartOrHold, false) {
+            Judging::Ready(judgement) => judgement,
+            Judging::Pending(judging) => {
+                // The service that was made ready goes with the request; its clone has to be asked again.
+                let clone = self.inner.clone();
+                let service = std::mem::replace(&mut self.inner, clone);
+                return ResponseFuture::held(
+                    Held { service, request: Some(request), step: Step::Checking(judging) },
+                    gate,
+                );
+            }
+        };
+        let Judgement { decision, receipt } = gate.settled(&request, judgement);
+        if !decision.is_allowed() {
+            let response = gate.responder.refuse(&request, &decision);
+            return ResponseFuture::refused(response, gate);
+        }
+        if let Some(receipt) = receipt {
+            // Nothing the inner service holds for its readiness is kept for the length of the delay.
+            let service = self.inner.clone();
+            self.inner = service.clone();
+            let step = Step::until_turn(&gate.limiter, decision, receipt);
+            return ResponseFuture::held(Held { service, request: Some(request), step }, gate);
+        }
+        gate.responder.prepare(&mut request, &decision);
+        ResponseFuture::calling(self.inner.call(request), decision, gate)
+    }
+}
+
+impl<S: Clone, Req, R> Clone for RateLimit<S, Req, R> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), gate: Arc::clone(&self.gate) }
+    }
+}
+
+impl<S: fmt::Debug, Req, R> fmt::Debug for RateLimit<S, Req, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("limiter", &self.gate.limiter).finish()
+    }
+}
