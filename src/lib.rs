@@ -12,7 +12,6 @@
 //!
 //! What cannot work is a [`ConfigError`] when rules are put together. A refusal is an answer, not an error.
 
-
 mod body;
 pub mod bucket;
 pub mod charge;
@@ -30,6 +29,7 @@ mod rule;
 mod service;
 pub mod store;
 pub mod time;
+pub mod when;
 
 pub use body::{BodyFor, ResponseBody};
 pub use decision::Decision;

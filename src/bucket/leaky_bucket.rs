@@ -38,7 +38,9 @@ impl LeakyBucket {
     fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let used = state.used_units(limit, now);
         let remaining = if used == 0 { limit.capacity().saturating_sub(keep) } else { 0 };
+        let window = if used == 0 { units_of(limit, limit.capacity()) } else { used };
         Verdict::new(outcome, limit.capacity(), remaining, Some(drain_time(limit, used)))
+            .within(drain_time(limit, window))
     }
 }
 

@@ -77,7 +77,11 @@ impl SlidingWindowLog {
     fn verdict(self, state: &SlidingWindowLogState, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let live = state.live(limit, now);
         let remaining = limit.permits().saturating_sub(live).saturating_sub(keep);
+        let period = Nanos::new(limit.period_nanos());
+        let oldest = state.entries.get(state.expired(limit, now).count());
+        let window = oldest.map_or(period, |(at, _)| at.saturating_add(period).saturating_sub(now));
         Verdict::new(outcome, limit.permits(), remaining, Some(self.fresh_at(state, limit).saturating_sub(now)))
+            .within(window)
     }
 }
 
