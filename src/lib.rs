@@ -17,6 +17,7 @@ pub mod bucket;
 pub mod charge;
 pub mod decision;
 mod error;
+mod extract;
 mod future;
 pub mod guide;
 pub mod key;
