@@ -83,10 +83,17 @@ impl<B> Answer<Response<B>> for Http {
 impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
     fn refuse(&self, request: &Request<ReqB>, decision: &Decision) -> Self::Response {
         let (content_type, text) = problem::document(decision);
+        let length = text.len();
         // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD.
-        let text = if request.method() == Method::HEAD { Bytes::new() } else { text };
+        let is_head = request.method() == Method::HEAD;
+        let text = if is_head { Bytes::new() } else { text };
         let mut response = Response::new(ResponseBody::refusal(RefusalBody::from(text)));
         *response.status_mut() = decision.status();
+        if is_head {
+            // RFC 9110, 8.6: a length, where there is one, is that of the answer to GET. Servers would add that of the
+            // empty body.
+            response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
         self.finish(&mut response, decision);
         response
