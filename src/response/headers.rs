@@ -1,4 +1,4 @@
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
 use crate::decision::Decision;
 
@@ -19,15 +19,19 @@ const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 impl Headers {
-    /// Writes the fields. Where a layer further in has written them and has no more remaining, its own stay: the
-    /// client is told of the tightest rule on its way.
-    pub(crate) fn write(self, headers: &mut HeaderMap, decision: &Decision) {
+    /// Writes the fields. Where a layer further in has written them and refused, or has no more remaining, its own
+    /// stay: the client is told of the tightest rule on its way.
+    pub(crate) fn write<B>(self, response: &mut Response<B>, decision: &Decision) {
         let Some(rule) = decision.tightest().filter(|_| self == Self::XRateLimit) else { return };
         let verdict = rule.verdict;
+        let refused_inside = decision.is_allowed()
+            && (matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+                || response.headers().contains_key(RETRY_AFTER));
+        let headers = response.headers_mut();
         if let Some(theirs) = headers.get(&REMAINING) {
             let theirs = theirs.to_str().ok().and_then(|text| text.parse::<u64>().ok());
             // What cannot be read is somebody else's, and is left alone.
-            if theirs.is_none_or(|theirs| theirs <= verdict.remaining) {
+            if refused_inside || theirs.is_none_or(|theirs| theirs <= verdict.remaining) {
                 return;
             }
             headers.remove(&RESET);

@@ -64,7 +64,7 @@ impl Http {
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
-        self.headers.write(headers, decision);
+        self.headers.write(response, decision);
         self.expose(response.extensions_mut(), decision);
     }
 }
@@ -74,7 +74,7 @@ impl<B> Answer<Response<B>> for Http {
 
     fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
         let mut response = response.map(ResponseBody::new);
-        self.headers.write(response.headers_mut(), decision);
+        self.headers.write(&mut response, decision);
         self.expose(response.extensions_mut(), decision);
         response
     }
@@ -117,7 +117,7 @@ impl<Req, B, RB> Answer<Response<B>> for RespondWith<Req, RB> {
 
     fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
         let mut response = response.map(ResponseBody::new);
-        self.http.headers.write(response.headers_mut(), decision);
+        self.http.headers.write(&mut response, decision);
         self.http.expose(response.extensions_mut(), decision);
         response
     }
