@@ -7,5 +7,6 @@
     reason = "a test fails by panicking, and says where"
 )]
 
+mod http;
 mod service;
 mod support;
