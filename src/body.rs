@@ -60,6 +60,9 @@ impl<B: Default, R> Default for ResponseBody<B, R> {
     }
 }
 
+/// What polling a body `B` for a frame comes to.
+type PollFrame<B> = Poll<Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>>;
+
 /// A body that can stand in for an inner body `B`: [`RefusalBody`], or any body with the same data whose errors can
 /// become the inner one's.
 #[diagnostic::on_unimplemented(
@@ -69,7 +72,7 @@ impl<B: Default, R> Default for ResponseBody<B, R> {
 )]
 pub trait BodyFor<B: Body> {
     /// Polls the next frame.
-    fn poll_frame_for(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>>;
+    fn poll_frame_for(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PollFrame<B>;
     /// Returns whether the stream has ended.
     fn is_end_stream_for(&self) -> bool;
     /// Returns the bounds of the length.
@@ -82,7 +85,7 @@ where
     R: Body<Data = B::Data>,
     R::Error: Into<B::Error>,
 {
-    fn poll_frame_for(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame_for(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PollFrame<B> {
         self.poll_frame(cx).map_err(Into::into)
     }
     fn is_end_stream_for(&self) -> bool {
@@ -99,10 +102,7 @@ where
     B: Body,
     B::Data: From<Bytes>,
 {
-    fn poll_frame_for(
-        mut self: Pin<&mut Self>,
-        _cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame_for(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> PollFrame<B> {
         Poll::Ready(self.take().map(|bytes| Ok(Frame::data(bytes.into()))))
     }
     fn is_end_stream_for(&self) -> bool {
@@ -117,7 +117,7 @@ impl<B: Body, R: BodyFor<B>> Body for ResponseBody<B, R> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PollFrame<B> {
         match self.project().kind.project() {
             KindProject::Inner { body } => body.poll_frame(cx),
             KindProject::Refusal { body } => body.poll_frame_for(cx),

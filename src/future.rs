@@ -76,9 +76,9 @@ pub(crate) enum Step {
     /// For the store. The service is ready.
     Checking(BoxFuture<'static, Result<Judgement, Error>>),
     /// For its turn. The service is a clone that was never asked, so that no readiness is held meanwhile.
-    Sleeping { sleep: BoxFuture<'static, ()>, decision: Decision, receipt: Receipt },
+    Sleeping { sleep: BoxFuture<'static, ()>, decision: Decision, receipt: Box<Receipt> },
     /// For the service to be ready again.
-    Readying { decision: Decision, receipt: Receipt },
+    Readying { decision: Decision, receipt: Box<Receipt> },
     /// For nothing: the state is about to change.
     Done,
 }
@@ -109,8 +109,9 @@ where
 
 impl Step {
     /// The step of a request whose turn is still to come.
-    pub(crate) fn until_turn<Req>(limiter: &Limiter<Req>, decision: Decision, receipt: Receipt) -> Self {
-        Self::Sleeping { sleep: limiter.clock().sleep(decision.delay()), decision, receipt: receipt.until_started() }
+    pub(crate) fn until_turn<Req>(limiter: &Limiter<Req>, decision: Decision, mut receipt: Box<Receipt>) -> Self {
+        receipt.until_started();
+        Self::Sleeping { sleep: limiter.clock().sleep(decision.delay()), decision, receipt }
     }
 }
 

@@ -1,6 +1,17 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
-//! x
+#![doc = include_str!("../README.md")]
+//!
+//! # Map of the crate
+//!
+//! [`RateLimitLayer`] (and its [`RateLimit`], [`ResponseFuture`], [`ResponseBody`]) is the tower face of a [`Limiter`]:
+//! [`Rule`]s + a [`Store`](store::Store) + a [`Clock`](time::Clock). A rule names a [`Limit`], takes a [`Key`] from each
+//! request, and counts by a [`Bucket`](bucket::Bucket). The answer is a [`Decision`]. [`guide`] has the longer texts.
+//!
+//! # Errors
+//!
+//! What cannot work is a [`ConfigError`] when rules are put together. A refusal is an answer, not an error.
+
 
 mod body;
 pub mod bucket;

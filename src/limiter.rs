@@ -87,10 +87,12 @@ pub(crate) enum Intent {
 /// A decision and what was charged for it.
 pub(crate) struct Judgement {
     pub(crate) decision: Decision,
-    pub(crate) receipt: Option<Receipt>,
+    /// Boxed, since few requests have one.
+    pub(crate) receipt: Option<Box<Receipt>>,
 }
 
 /// A judgement, at once or later.
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one, and must not be allocated")]
 pub(crate) enum Judging {
     Ready(Result<Judgement, Error>),
     Pending(BoxFuture<'static, Result<Judgement, Error>>),
@@ -166,8 +168,8 @@ impl<Req> Limiter<Req> {
     pub async fn acquire(&self, request: &Req) -> Result<Decision, Error> {
         let judgement = self.judge(request, Intent::StartOrHold, false).wait().await?;
         let judgement = self.reported(request, judgement);
-        if let Some(receipt) = judgement.receipt {
-            let receipt = receipt.until_started();
+        if let Some(mut receipt) = judgement.receipt {
+            receipt.until_started();
             self.inner.core.clock.sleep(judgement.decision.delay()).await;
             receipt.keep();
         }
@@ -195,8 +197,8 @@ impl<Req> Limiter<Req> {
     }
 
     fn with_receipt(&self, judgement: Judgement) -> (Decision, Receipt) {
-        let receipt = judgement.receipt.unwrap_or_else(|| self.inner.core.receipt(SmallVec::new()));
-        (judgement.decision, receipt)
+        let receipt = judgement.receipt.map(|receipt| *receipt);
+        (judgement.decision, receipt.unwrap_or_else(|| self.inner.core.receipt(SmallVec::new())))
     }
 
     /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing.
@@ -339,7 +341,7 @@ impl Core {
         }
         let decision = Decision::of(Arc::clone(&self.info), rulings);
         let wants_receipt = decision.is_allowed() && (keep_receipt || decision.delay() > std::time::Duration::ZERO);
-        let receipt = wants_receipt.then(|| self.receipt(self.taken(&verdicts, applied)));
+        let receipt = wants_receipt.then(|| Box::new(self.receipt(self.taken(&verdicts, applied))));
         Ok(Judgement { decision, receipt })
     }
 

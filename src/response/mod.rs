@@ -135,9 +135,11 @@ impl<ReqB, B, RB> Refuse<Request<ReqB>, Response<B>> for RespondWith<Request<Req
     }
 }
 
+type RefuseFn<Req, Res> = Arc<dyn Fn(&Req, &Decision) -> Res + Send + Sync>;
+
 /// The answers of any other service: passing responses unchanged, and the user's own refusals.
 pub struct RefuseWith<Req, Res> {
-    pub(crate) refuse: Arc<dyn Fn(&Req, &Decision) -> Res + Send + Sync>,
+    pub(crate) refuse: RefuseFn<Req, Res>,
 }
 
 impl<Req, Res> Answer<Res> for RefuseWith<Req, Res> {

@@ -15,6 +15,8 @@ mod set;
 
 pub(crate) use set::Rules;
 
+/// A question about a request.
+type Ask<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;
 type KeyFn<Req> = Arc<dyn for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync>;
 
 /// A named [`Limit`]: whom it applies to, what it counts by, and how.
@@ -45,8 +47,8 @@ pub struct Rule<Req> {
     key: Option<KeyFn<Req>>,
     algorithm: Algorithm,
     cost: Cost<Req>,
-    limit_for: Option<Arc<dyn Fn(&Req) -> Limit + Send + Sync>>,
-    when: Option<Arc<dyn Fn(&Req) -> bool + Send + Sync>>,
+    limit_for: Option<Ask<Req, Limit>>,
+    when: Option<Ask<Req, bool>>,
     on_missing_key: Option<MissingKey>,
     wait_up_to: Option<Duration>,
     overload: bool,
@@ -55,7 +57,7 @@ pub struct Rule<Req> {
 
 enum Cost<Req> {
     Fixed(u64),
-    Of(Arc<dyn Fn(&Req) -> u64 + Send + Sync>),
+    Of(Ask<Req, u64>),
 }
 
 /// What a rule does with a request that has no key for it.

@@ -42,9 +42,8 @@ impl Receipt {
     }
 
     /// Makes the charges come back when this is dropped, until [`keep`](Self::keep).
-    pub(crate) fn until_started(mut self) -> Self {
+    pub(crate) fn until_started(&mut self) {
         self.gives_back_on_drop = true;
-        self
     }
 
     /// Lets the charges stand.

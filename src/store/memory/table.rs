@@ -72,6 +72,9 @@ pub(super) struct Entry<S> {
     pub(super) state: S,
 }
 
+/// A bucket that keys without a place share; none until the first.
+type Shared<S> = Mutex<Option<Entry<S>>>;
+
 /// The buckets of one rule: small maps, so that dropping the fresh ones of one is a short work.
 pub(super) struct Table<B: Bucket> {
     pub(super) bucket: B,
@@ -83,7 +86,7 @@ pub(super) struct Table<B: Bucket> {
     name: Cow<'static, str>,
     overflow: Overflow,
     /// Buckets shared by keys that have no place; made when the first such key comes.
-    shared: OnceLock<Box<[Mutex<Option<Entry<B::State>>>]>>,
+    shared: OnceLock<Box<[Shared<B::State>]>>,
     reported_full: Once,
 }
 
