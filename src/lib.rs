@@ -12,7 +12,6 @@
 //!
 //! What cannot work is a [`ConfigError`] when rules are put together. A refusal is an answer, not an error.
 
-
 mod body;
 pub mod bucket;
 pub mod charge;

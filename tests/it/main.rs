@@ -8,5 +8,6 @@
 )]
 
 mod http;
+mod quickstart;
 mod service;
 mod support;

@@ -2,10 +2,13 @@
 //!
 //! "Dropped before the inner service is called, every charge is given back. After that, the charges stand."
 
+use std::time::Duration;
+
 use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
 use tollgate::{
-    Limit, Limiter, Rule,
+    Limit, Limiter, RateLimit, Rule,
     bucket::{FixedWindow, LeakyBucket},
+    response::RefuseWith,
     store::MemoryStore,
     time::ManualClock,
 };
@@ -19,12 +22,14 @@ fn rules() -> [Rule<Name>; 2] {
     [shaped(), Rule::global("daily", Limit::per_day(9)).algorithm(FixedWindow)]
 }
 
+type Limited = RateLimit<mock::Mock<Name, Name>, Name, RefuseWith<Name, Name>>;
+
 /// Everything a cancellation point needs to be reached.
 struct Scene {
     clock: ManualClock,
     remote: Option<Remote>,
     limiter: Limiter<Name>,
-    service: mock::Spawn<tollgate::RateLimit<mock::Mock<Name, Name>, Name, tollgate::response::RefuseWith<Name, Name>>>,
+    service: mock::Spawn<Limited>,
     inner: mock::Handle<Name, Name>,
 }
 
@@ -195,7 +200,7 @@ fn acquire_gives_back_what_it_charged_until_it_returns() {
 }
 
 /// A request that has its turn after `delay`, or at once.
-async fn turn(limiter: &Limiter<Name>) -> std::time::Duration {
+async fn turn(limiter: &Limiter<Name>) -> Duration {
     let decision = limiter.acquire(&"ana").await.unwrap();
     assert!(decision.is_allowed());
     decision.delay()
@@ -218,7 +223,7 @@ fn a_cancelled_turn_is_free_for_the_next_in_line() {
         let layer = layer([rule], &clock);
         let limiter = layer.limiter();
 
-        assert_eq!(assert_ready!(task::spawn(turn(limiter)).poll()), SECOND * 0);
+        assert_eq!(assert_ready!(task::spawn(turn(limiter)).poll()), Duration::ZERO);
         let mut y = task::spawn(turn(limiter));
         assert_pending!(y.poll());
         clock.advance(SECOND / 2);
@@ -227,9 +232,9 @@ fn a_cancelled_turn_is_free_for_the_next_in_line() {
         clock.advance(SECOND / 10);
         let mut z = task::spawn(turn(limiter));
         assert_pending!(z.poll());
-        clock.advance(SECOND * 4 / 10 - std::time::Duration::from_nanos(1));
+        clock.advance(SECOND * 4 / 10 - Duration::from_nanos(1));
         assert_pending!(z.poll());
-        clock.advance(std::time::Duration::from_nanos(1));
+        clock.advance(Duration::from_nanos(1));
         assert_eq!(assert_ready!(z.poll()), SECOND * 4 / 10);
     }
 }
@@ -267,7 +272,11 @@ fn cancelling_and_queueing_again_ten_thousand_times_leaves_no_debt() {
             clock.advance(SECOND / 100_000);
         }
         clock.advance(SECOND - SECOND / 10);
-        assert_eq!(assert_ready!(task::spawn(turn(limiter)).poll()), SECOND * 0, "the next lone request runs at once");
+        assert_eq!(
+            assert_ready!(task::spawn(turn(limiter)).poll()),
+            Duration::ZERO,
+            "the next lone request runs at once"
+        );
     }
 }
 
