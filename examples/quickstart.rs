@@ -57,9 +57,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("127.0.0.1:{port}: {error}; set PORT to another port"))?;
     let url = format!("http://{}/", listener.local_addr()?);
     println!("serving on {url}, Ctrl-C ends it; try:\n");
-    println!("  curl -i -u ana:ana {url}                 # three at once, then one a second");
-    println!("  for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n' -u ana:ana {url}; done");
-    println!("  curl -i -u bob:wrong {url}               # 401, and after 20 in a minute from your address 429\n");
+    let ana = "-H 'authorization: Bearer ana-secret'";
+    println!("  curl -i {ana} {url}   # three at once, then one a second");
+    println!("  for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n' {ana} {url}; done");
+    println!("  curl -i {url}   # 401, and after 20 in a minute from your address 429\n");
     axum::serve(listener, app().into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

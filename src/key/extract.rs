@@ -95,7 +95,7 @@ mod sealed {
     }
 }
 
-/// Returns an extractor that joins several into one key; a missing key if one of them is missing.
+/// Returns an extractor that joins several into one key; a missing key if one of them is missing or empty.
 ///
 /// # Examples
 ///
@@ -174,7 +174,7 @@ macro_rules! extractors {
                 let ($($name,)+) = self;
                 let mut joined: Option<Key<'a>> = None;
                 $(
-                    let key = $name(request)?;
+                    let key = $name(request).filter(|key| !key.is_empty())?;
                     joined = Some(match joined {
                         Some(before) => before.and(key),
                         None => key,

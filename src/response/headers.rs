@@ -1,7 +1,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::{
     decision::{Decision, Outcome, RuleVerdict, Wait},
@@ -98,17 +98,19 @@ impl Headers {
     }
 
     /// Writes the fields; none where no rule applied.
-    pub(crate) fn write(&self, headers: &mut HeaderMap, decision: &Decision) {
+    pub(crate) fn write<B>(&self, response: &mut Response<B>, decision: &Decision) {
         if let Self::Custom(Writer(write)) = self {
-            return write(decision, headers);
+            return write(decision, response.headers_mut());
         }
         let Some(tightest) = decision.tightest() else { return };
+        let refused_inside = decision.is_allowed() && is_refusal(response);
+        let headers = response.headers_mut();
         match self {
-            Self::XRateLimit => write_x(headers, tightest, None),
-            Self::XRateLimitEpoch => write_x(headers, tightest, Some(decision.at())),
+            Self::XRateLimit => write_x(headers, tightest, None, refused_inside),
+            Self::XRateLimitEpoch => write_x(headers, tightest, Some(decision.at()), refused_inside),
             Self::Ietf => write_ietf(headers, decision),
             Self::Both => {
-                write_x(headers, tightest, None);
+                write_x(headers, tightest, None, refused_inside);
                 write_ietf(headers, decision);
             }
             Self::None | Self::Custom(_) => {}
@@ -116,9 +118,15 @@ impl Headers {
     }
 }
 
-/// Writes one rule's numbers. Where a layer further in has written them and has no more remaining, its own stay: the
-/// client is told of the tightest rule on its way.
-fn write_x(headers: &mut HeaderMap, rule: RuleVerdict<'_>, epoch: Option<Nanos>) {
+/// Whether the response, not ours, refuses for now.
+fn is_refusal<B>(response: &Response<B>) -> bool {
+    matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+        || response.headers().contains_key(header::RETRY_AFTER)
+}
+
+/// Writes one rule's numbers. Where a layer further in has written them, and has refused or has no more remaining, its
+/// own stay: the client is told of the tightest rule on its way.
+fn write_x(headers: &mut HeaderMap, rule: RuleVerdict<'_>, epoch: Option<Nanos>, refused_inside: bool) {
     let verdict = rule.verdict;
     let reset = verdict.reset.map(|reset| epoch.unwrap_or(Nanos::ZERO).saturating_add(reset).as_secs_ceil());
     if let Some(theirs) = headers.get(&REMAINING) {
@@ -127,7 +135,7 @@ fn write_x(headers: &mut HeaderMap, rule: RuleVerdict<'_>, epoch: Option<Nanos>)
             theirs < verdict.remaining || theirs == verdict.remaining && headers.get(&RESET).and_then(number) >= reset
         });
         // What cannot be read is somebody else's, and is left alone too.
-        if keeps {
+        if refused_inside || keeps {
             return;
         }
         headers.remove(&RESET);

@@ -69,7 +69,7 @@ impl Http {
     fn told<B, R>(&self, response: Response<B>, decision: &Decision) -> Response<ResponseBody<B, R>> {
         let mut response = response.map(ResponseBody::new);
         if !self.on_refusals_only {
-            self.headers.write(response.headers_mut(), decision);
+            self.headers.write(&mut response, decision);
         }
         self.expose(response.extensions_mut(), decision);
         response
@@ -92,7 +92,7 @@ impl Http {
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
-        self.headers.write(headers, decision);
+        self.headers.write(response, decision);
         self.expose(response.extensions_mut(), decision);
     }
 
@@ -118,10 +118,17 @@ impl Http {
             return response;
         }
         let (content_type, text) = problem::document(decision, accept::wants_text(request.headers()));
+        let length = text.len();
         // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD.
-        let text = if request.method() == Method::HEAD { Bytes::new() } else { text };
+        let is_head = request.method() == Method::HEAD;
+        let text = if is_head { Bytes::new() } else { text };
         let mut response = Response::new(ResponseBody::refusal(RefusalBody::from(text)));
         *response.status_mut() = decision.status();
+        if is_head {
+            // RFC 9110, 8.6: a length, where there is one, is that of the answer to GET. Servers would add that of the
+            // empty body.
+            response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
         response
     }

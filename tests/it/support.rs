@@ -1,0 +1,193 @@
+//! What several areas need: stores that answer late or not at all, and a service that notices a broken tower contract.
+
+use std::{
+    fmt,
+    future::{Ready, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use tokio::sync::Semaphore;
+use tollgate::{
+    StoreError, Unsupported,
+    charge::{Charge, RuleSpec, Slot, Take, Taken, Verdicts},
+    key::{KeyId, Secret},
+    store::{MemoryStore, Reply, Store},
+    time::Nanos,
+};
+use tower::Service;
+
+/// A memory store behind a wire: it answers when it is told to, and charges at that moment. Whoever is given a clone
+/// of `memory` sees the counts at once.
+#[derive(Clone)]
+pub(crate) struct Remote {
+    memory: MemoryStore,
+    answers: Arc<Semaphore>,
+}
+
+impl Remote {
+    pub(crate) fn over(memory: &MemoryStore) -> Self {
+        Self { memory: memory.clone(), answers: Arc::new(Semaphore::new(0)) }
+    }
+
+    /// Lets one question more be answered.
+    pub(crate) fn answer(&self) {
+        self.answers.add_permits(1);
+    }
+}
+
+/// A [`Charge`] that does not borrow its slot.
+struct OwnedCharge {
+    slot: Slot,
+    key: KeyId,
+    limit: tollgate::Limit,
+    cost: u64,
+    keep: u64,
+    max_delay: Nanos,
+    votes: bool,
+    take: Take,
+}
+
+impl OwnedCharge {
+    fn of(charge: &Charge<'_>) -> Self {
+        Self {
+            slot: charge.slot.clone(),
+            key: charge.key,
+            limit: charge.limit,
+            cost: charge.cost,
+            keep: charge.keep,
+            max_delay: charge.max_delay,
+            votes: charge.votes,
+            take: charge.take,
+        }
+    }
+
+    fn borrowed(&self) -> Charge<'_> {
+        let mut charge = Charge::new(&self.slot, self.key, self.limit, self.cost);
+        (charge.keep, charge.max_delay) = (self.keep, self.max_delay);
+        (charge.votes, charge.take) = (self.votes, self.take);
+        charge
+    }
+}
+
+impl Store for Remote {
+    fn secret(&self) -> &Secret {
+        self.memory.secret()
+    }
+
+    fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, Unsupported> {
+        self.memory.bind(spec, before)
+    }
+
+    fn decide(&self, now: Nanos, charges: &[Charge<'_>]) -> Reply<Verdicts> {
+        let charges: Vec<_> = charges.iter().map(OwnedCharge::of).collect();
+        let Self { memory, answers } = self.clone();
+        Reply::Pending(Box::pin(async move {
+            answers.acquire().await.expect("never closed").forget();
+            let charges: Vec<_> = charges.iter().map(OwnedCharge::borrowed).collect();
+            match memory.decide(now, &charges) {
+                Reply::Ready(verdicts) => verdicts,
+                Reply::Pending(_) => unreachable!("a memory store answers at once"),
+            }
+        }))
+    }
+
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
+        self.memory.adjust(now, taken, cost);
+    }
+
+    fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()> {
+        self.memory.reset(slot, key)
+    }
+}
+
+/// A store that is down: it says so at once, or after a while.
+pub(crate) struct Down {
+    secret: Secret,
+    at_once: bool,
+}
+
+impl Down {
+    pub(crate) fn new(at_once: bool) -> Self {
+        Self { secret: Secret::random(), at_once }
+    }
+}
+
+impl Store for Down {
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    fn bind(&self, _: &RuleSpec, _: Option<&Slot>) -> Result<Slot, Unsupported> {
+        Ok(Slot::new(()))
+    }
+
+    fn decide(&self, _: Nanos, _: &[Charge<'_>]) -> Reply<Verdicts> {
+        let error = StoreError::new("connection refused");
+        if self.at_once { Reply::Ready(Err(error)) } else { Reply::Pending(Box::pin(async { Err(error) })) }
+    }
+
+    fn adjust(&self, _: Nanos, _: &mut Taken, _: u64) {
+        unreachable!("nothing was ever charged")
+    }
+
+    fn reset(&self, _: &Slot, _: KeyId) -> Reply<()> {
+        Reply::Ready(Err(StoreError::new("connection refused")))
+    }
+}
+
+/// An error of the inner service, to see that it comes out as it went in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken(pub(crate) u32);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "broken {}", self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// An echo that panics when `call` comes without a `poll_ready` on this very instance that said `Ready`: each call
+/// uses its readiness up, and a clone has none.
+pub(crate) struct Probe {
+    ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Probe {
+    pub(crate) fn new() -> Self {
+        Self { ready: false, calls: Arc::default() }
+    }
+
+    /// Returns how often this service or a clone was called.
+    pub(crate) fn calls(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.calls)
+    }
+}
+
+impl Clone for Probe {
+    fn clone(&self) -> Self {
+        Self { ready: false, calls: Arc::clone(&self.calls) }
+    }
+}
+
+impl<Req> Service<Req> for Probe {
+    type Response = Req;
+    type Error = Broken;
+    type Future = Ready<Result<Req, Broken>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called on an instance that was not made ready");
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        ready(Ok(request))
+    }
+}
