@@ -1,1 +1,14 @@
 //! The integration tests: one binary, a module per area.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test that panics has failed, which is its job"
+)]
+
+mod memory;
+mod oracle;
+mod promise;
+mod random;
+mod threads;
