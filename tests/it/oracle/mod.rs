@@ -9,7 +9,7 @@ mod windows;
 
 use tollgate::{
     Limit,
-    bucket::{Ask, Bucket, GivenBack, Mark, Used},
+    bucket::{Ask, Bucket, FixedWindow, GivenBack, LeakyBucket, Mark, SlidingWindowCounter, TokenBucket, Used},
     decision::{Outcome, Wait},
     time::Nanos,
 };
@@ -213,4 +213,20 @@ impl<B: Bucket, M: Model> Run<B, M> {
 /// Parts that drain at `rate` a nanosecond: how long until `parts` are gone, rounded up.
 fn time_for(parts: i128, rate: i128) -> u64 {
     if parts <= 0 { 0 } else { u64::try_from((parts + rate - 1) / rate).unwrap() }
+}
+
+fn needs_more_than_there_is(bucket: impl Bucket) {
+    let limit = Limit::new(u64::MAX, std::time::Duration::from_secs(1));
+    let limit = if bucket.check(&limit).is_ok() { limit } else { limit.burst(u64::MAX) };
+    let state = bucket.fresh(&limit, Nanos::ZERO);
+    let verdict = bucket.look(&state, &limit, Nanos::ZERO, Ask::new(u64::MAX).keep(1));
+    assert_eq!(verdict.outcome, Outcome::Refuse(Wait::Never), "{bucket:?}");
+}
+
+#[test]
+fn a_cost_and_what_must_be_left_are_not_taken_for_less_where_their_sum_is_too_large() {
+    needs_more_than_there_is(TokenBucket);
+    needs_more_than_there_is(LeakyBucket);
+    needs_more_than_there_is(FixedWindow);
+    needs_more_than_there_is(SlidingWindowCounter);
 }
