@@ -122,9 +122,11 @@ fn a_key_whose_charge_came_back_makes_room_for_another() {
     let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Refuse).build();
     let limiter = on(&store, &ManualClock::at(TODAY), [rule("r", Limit::per_hour(3))]);
     let (_, receipt) = limiter.reserve_now(&1).unwrap();
-    assert!(!passes(&limiter, 2), "there is room for one");
+    // A key without room looks for it in a few places, and goes on from there the next time.
+    let finds_room = || (0..300).any(|_| passes(&limiter, 2));
+    assert!(!finds_room(), "there is room for one");
     receipt.give_back();
-    assert!(passes(&limiter, 2), "the first is as new, so its place is free");
+    assert!(finds_room(), "the first is as new, so its place is free");
 }
 
 #[test]

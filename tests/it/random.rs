@@ -30,10 +30,6 @@ impl Random {
         if most == u64::MAX { self.next() } else { self.below(most + 1) }
     }
 
-    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

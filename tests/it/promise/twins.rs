@@ -36,10 +36,17 @@ fn limiter(order: &[usize], clock: &ManualClock) -> Limiter<Request> {
 }
 
 /// All that a client could see, whatever the order of the rules.
-fn seen(decision: &Decision) -> (bool, Option<Duration>, u16, Vec<(String, u64, Verdict)>) {
+#[derive(Debug, PartialEq)]
+struct Seen {
+    retry_after: Option<Duration>,
+    status: u16,
+    rules: Vec<(String, u64, Verdict)>,
+}
+
+fn seen(decision: &Decision) -> Seen {
     let mut rules: Vec<_> = decision.rules().map(|rule| (rule.rule.to_owned(), rule.cost, rule.verdict)).collect();
     rules.sort_by(|one, other| one.0.cmp(&other.0));
-    (decision.is_allowed(), decision.retry_after(), decision.status().as_u16(), rules)
+    Seen { retry_after: decision.retry_after(), status: decision.status().as_u16(), rules }
 }
 
 fn some_request(random: &mut Random) -> Request {
