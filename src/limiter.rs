@@ -351,6 +351,7 @@ impl Core {
         let taken = usable.zip(verdicts.iter()).filter_map(|(applied, judged)| {
             let bound = self.bound.get(applied.rule)?;
             let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, judged.mark?);
+            taken.stamp = judged.stamp;
             taken.delays = bound.max_delay > Nanos::ZERO;
             Some((applied.rule, taken))
         });

@@ -99,15 +99,13 @@ impl Bucket for SlidingWindowCounter {
 
     fn look(&self, state: &SlidingWindowCounterState, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let state = state.rolled(limit, now);
-        let outcome = if ask.cost == 0 {
-            Outcome::Pass
-        } else if ask.needs() > limit.permits() {
-            Outcome::Refuse(Wait::Never)
-        } else {
-            match self.wait(&state, limit, ask.needs()) {
+        let outcome = match ask.needs(limit.permits()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) => match self.wait(&state, limit, needs) {
                 Nanos::ZERO => Outcome::Pass,
                 wait => Outcome::Refuse(Wait::For(wait)),
-            }
+            },
         };
         self.verdict(&state, limit, outcome, ask.keep)
     }

@@ -57,19 +57,19 @@ impl Bucket for TokenBucket {
 
     fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let capacity = units_of(limit, limit.capacity());
-        let outcome = if ask.cost == 0 {
-            Outcome::Pass
-        } else if ask.needs() > limit.capacity() {
-            Outcome::Refuse(Wait::Never)
-        } else {
-            let needed = state.used_units(limit, now).saturating_add(units_of(limit, ask.needs()));
-            match needed.saturating_sub(capacity) {
-                0 => Outcome::Pass,
-                missing => {
-                    let wait = drain_time(limit, missing);
-                    match wait.checked_sub(ask.max_delay) {
-                        None | Some(Nanos::ZERO) => Outcome::Delay(wait),
-                        Some(longer) => Outcome::Refuse(Wait::For(longer)),
+        let outcome = match ask.needs(limit.capacity()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) => {
+                let needed = state.used_units(limit, now).saturating_add(units_of(limit, needs));
+                match needed.saturating_sub(capacity) {
+                    0 => Outcome::Pass,
+                    missing => {
+                        let wait = drain_time(limit, missing);
+                        match wait.checked_sub(ask.max_delay) {
+                            None | Some(Nanos::ZERO) => Outcome::Delay(wait),
+                            Some(longer) => Outcome::Refuse(Wait::For(longer)),
+                        }
                     }
                 }
             }

@@ -96,12 +96,8 @@ impl<S: Clone> SmallMap<S> {
         self.map.entry(key)
     }
 
-    pub(super) fn remove(&self, key: KeyId) -> bool {
-        self.map.remove(&key).is_some()
-    }
-
-    /// Notes when a new bucket will be fresh.
-    pub(super) fn inserted(&self, fresh_at: Nanos) {
+    /// Notes that a bucket will be fresh at `fresh_at`, maybe earlier than all others here.
+    pub(super) fn has_fresh_at(&self, fresh_at: Nanos) {
         self.nothing_fresh_before.fetch_min(fresh_at.get(), Ordering::Relaxed);
     }
 
