@@ -13,7 +13,7 @@ use super::Part;
 /// One tag byte and up to 15 bytes exactly (addresses, IPv6 prefixes, numbers, short text), or a tagged 120 bits of a
 /// keyed SipHash-1-3-128 for everything longer. Equal keys have equal ids under one [`Secret`]; different keys have
 /// different ids, but for a chance of 2^-60 among 2^30 long keys, which nobody can improve without the secret.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyId([u8; 16]);
 
 /// The kind in a tag's upper half; the lower half is the number of bytes.

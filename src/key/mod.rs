@@ -25,6 +25,7 @@
 mod client;
 mod extract;
 mod forwarded;
+mod hash;
 mod id;
 mod peer;
 mod request;
@@ -32,6 +33,7 @@ mod request;
 pub use client::{ParseNetError, TrustedProxies, client_addr};
 pub(crate) use client::{contains, parse_nets};
 pub use extract::{Extractors, all, extension, first, from_fn, header};
+pub(crate) use hash::KeyHash;
 pub use id::{KeyId, Secret};
 pub(crate) use peer::peer_of;
 pub use peer::{peer_addr, peer_addr_by};

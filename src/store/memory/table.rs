@@ -1,6 +1,6 @@
 use std::{
     borrow::Cow,
-    hash::{BuildHasher, RandomState},
+    hash::BuildHasher,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU32, AtomicUsize, Ordering},
@@ -17,7 +17,7 @@ use crate::{
     bucket::{Ask, Bucket, GivenBack},
     charge::{Charge, Judged, RuleSpec, Take, Taken},
     decision::{Outcome, Verdict, Wait},
-    key::KeyId,
+    key::{KeyHash, KeyId},
     limit::Limit,
     observe::{self, Once},
     time::Nanos,
@@ -84,7 +84,7 @@ type Shared<S> = Mutex<Option<Entry<S>>>;
 pub(super) struct Table<B: Bucket> {
     pub(super) bucket: B,
     pub(super) maps: Box<[OnceLock<SmallMap<B::State>>]>,
-    pub(super) hasher: RandomState,
+    hash: KeyHash,
     pub(super) count: Count,
     /// Which small map is asked for room next. Relaxed: any order will do.
     pub(super) hand: AtomicUsize,
@@ -107,7 +107,7 @@ impl<B: Bucket> Table<B> {
         Self {
             bucket,
             maps: (0..maps).map(|_| OnceLock::new()).collect(),
-            hasher: RandomState::new(),
+            hash: KeyHash::random(),
             count: Count::up_to(bound.max_keys),
             hand: AtomicUsize::new(0),
             name: spec.name.clone(),
@@ -119,15 +119,15 @@ impl<B: Bucket> Table<B> {
     }
 
     fn map_of(&self, key: KeyId) -> &SmallMap<B::State> {
-        // The maps hash the key again under secrets of their own.
-        let at = self.hash(key) % self.maps.len().max(1) as u64;
+        // Bits that the maps themselves do not use: they take the upper byte and the lower half.
+        let at = (self.hash(key) >> 40) % self.maps.len().max(1) as u64;
         let at = usize::try_from(at).unwrap_or(0);
         #[allow(clippy::indexing_slicing, reason = "`at` is below the length, which is not zero")]
-        self.maps[at].get_or_init(SmallMap::new)
+        self.maps[at].get_or_init(|| SmallMap::new(self.hash.clone()))
     }
 
     fn hash(&self, key: KeyId) -> u64 {
-        if self.maps.len() == 1 { 0 } else { self.hasher.hash_one(key) }
+        self.hash.hash_one(key)
     }
 
     /// The shared bucket of a key that has no place. **Locking**: after the key's small map, never before.
@@ -208,8 +208,8 @@ impl<B: Bucket> Table<B> {
 }
 
 fn lock_shared<T>(shared: &[Mutex<T>], hash: u64) -> Option<MutexGuard<'_, T>> {
-    // The upper half: the lower bits have chosen the small map.
-    let at = usize::try_from((hash >> 32) % shared.len().max(1) as u64).ok()?;
+    // Bits that have not chosen the small map.
+    let at = usize::try_from((hash & 0xffff_ffff) % shared.len().max(1) as u64).ok()?;
     Some(shared.get(at)?.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
