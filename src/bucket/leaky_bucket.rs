@@ -83,6 +83,7 @@ impl Bucket for LeakyBucket {
     }
 
     fn give_back(&self, state: &mut Schedule, limit: &Limit, now: Nanos, charge: GivenBack) {
+        state.see(now);
         // Who stands behind the charge was promised a turn and keeps it, so only the last place can be returned.
         if state.behind(limit, charge.mark) == Some(0) {
             state.give_back(limit, now, charge);

@@ -194,8 +194,8 @@ impl Used {
 ///
 /// - `look` MUST NOT say that a cost passes for which `take` would break the limit; saying no too often is only strict.
 /// - `take` MUST charge exactly what it was asked, and answer with the numbers after the charge.
-/// - `give_back` MUST NOT leave more than there would be had the charge never happened. Giving back late, twice, or to
-///   another bucket MUST be harmless.
+/// - `give_back` MUST NOT leave more than there would be had the charge never happened, and MUST be harmless however late it
+///   comes. A charge is given back once, and to the bucket it was taken from or that bucket's successor; stores see to that.
 /// - A state at or after [`fresh_at`](Self::fresh_at) MUST answer as a fresh one does, since it may be dropped.
 /// - Nothing may panic, block, or call back into the limiter: the state's lock is held.
 /// - Whoever calls brings the state up to date with [`Bucket::judge_at`] first.

@@ -15,11 +15,16 @@ pub struct Schedule {
     /// How much of the schedule before its end was given back from its middle: the end of the schedule, that marks
     /// count in, is `full_at + hole`. Rounded up, so that a mark never looks closer to the end than it is.
     hole: Nanos,
-    /// The latest time charged at.
+    /// The latest time charged or given back at.
     seen: Nanos,
 }
 
 impl Schedule {
+    /// Notes that something came back at `now`, whether or not it fits.
+    pub(super) fn see(&mut self, now: Nanos) {
+        self.seen = self.seen.max(now);
+    }
+
     pub(super) const fn seen(&self) -> Nanos {
         self.seen
     }

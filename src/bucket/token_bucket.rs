@@ -90,6 +90,7 @@ impl Bucket for TokenBucket {
     }
 
     fn give_back(&self, state: &mut Schedule, limit: &Limit, now: Nanos, charge: GivenBack) {
+        state.see(now);
         // Who waits behind the charge was promised a turn and keeps it. A token returned before that turn would let
         // somebody else start at the same time.
         let somebody_waits = state.used_units(limit, now) > units_of(limit, limit.capacity());

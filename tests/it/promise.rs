@@ -28,6 +28,8 @@ struct Start {
 /// What an algorithm promises of the requests it let start.
 trait Promise: Bucket + Copy {
     const THIS: Self;
+    /// Whether a charge that comes back counts as seen: whoever comes late after it is judged at that time.
+    const SEES_WHAT_COMES_BACK: bool = false;
 
     /// A limit that it can run.
     fn some_limit(random: &mut Random) -> Limit;
@@ -69,6 +71,7 @@ fn in_aligned_windows(limit: &Limit, starts: &[Start]) {
 
 impl Promise for TokenBucket {
     const THIS: Self = Self;
+    const SEES_WHAT_COMES_BACK: bool = true;
 
     fn some_limit(random: &mut Random) -> Limit {
         bucket_limit(random)
@@ -90,6 +93,7 @@ impl Promise for TokenBucket {
 
 impl Promise for LeakyBucket {
     const THIS: Self = Self;
+    const SEES_WHAT_COMES_BACK: bool = true;
 
     fn some_limit(random: &mut Random) -> Limit {
         queue_limit(random)

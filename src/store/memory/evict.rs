@@ -141,6 +141,8 @@ impl<B: Bucket> Table<B> {
     /// Drops the fresh buckets of one map and returns how many. **Locking**: half of the map at a time.
     pub(super) fn sweep_map(&self, map: &SmallMap<B::State>, now: Nanos, shrink: bool) -> usize {
         map.swept.fetch_max(now.get(), Ordering::Relaxed);
+        // Raised before and lowered after, so that what is inserted meanwhile is not forgotten.
+        map.nothing_fresh_before.store(u64::MAX, Ordering::Relaxed);
         let (mut dropped, mut kept, mut next_fresh) = (0, 0, Nanos::MAX);
         map.map.retain(|_, entry| {
             let fresh_at = self.bucket.fresh_at(&entry.state, &entry.limit);
@@ -153,7 +155,7 @@ impl<B: Bucket> Table<B> {
             true
         });
         self.count.release(dropped);
-        map.nothing_fresh_before.store(next_fresh.get(), Ordering::Relaxed);
+        map.nothing_fresh_before.fetch_min(next_fresh.get(), Ordering::Relaxed);
         map.sweep_at.store((2 * kept).max(FIRST_SWEEP), Ordering::Relaxed);
         if shrink || kept * 4 < map.map.capacity() {
             map.map.shrink_to_fit();

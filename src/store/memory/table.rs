@@ -101,9 +101,13 @@ pub(super) struct Table<B: Bucket> {
 /// With a million keys about 2,000 in each of a map's two halves.
 const MAPS: usize = 256;
 
+/// How many keys a small map has at least, where the table is full.
+const FEWEST_KEYS: usize = 64;
+
 impl<B: Bucket> Table<B> {
     pub(super) fn new(bucket: B, spec: &RuleSpec, bound: Bound) -> Self {
-        let maps = if spec.keyed { MAPS } else { 1 };
+        // A small table has fewer maps, so that whoever looks for room looks through much of it.
+        let maps = if spec.keyed { (bound.max_keys / FEWEST_KEYS).clamp(1, MAPS) } else { 1 };
         Self {
             bucket,
             maps: (0..maps).map(|_| OnceLock::new()).collect(),
@@ -137,13 +141,22 @@ impl<B: Bucket> Table<B> {
         lock_shared(shared, self.hash(key))
     }
 
-    /// The state a key without a bucket starts from.
-    fn start(&self, key: KeyId, limit: Limit, now: Nanos) -> Entry<B::State> {
+    /// What a key without a bucket starts from, when to judge it, and how much later than `now` that is.
+    fn start(
+        &self,
+        map: &SmallMap<B::State>,
+        key: KeyId,
+        limit: Limit,
+        now: Nanos,
+    ) -> (Entry<B::State>, (Nanos, Nanos)) {
         let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
-        match shared.as_deref() {
+        let mut entry = match shared.as_deref() {
             Some(Some(shared)) => shared.clone(),
             _ => self.fresh(limit, now),
-        }
+        };
+        let (judged_at, _) = self.bring(&mut entry, &limit, now);
+        let judged_at = map.not_before_last_sweep(judged_at);
+        (entry, (judged_at, judged_at.saturating_sub(now)))
     }
 
     fn fresh(&self, limit: Limit, now: Nanos) -> Entry<B::State> {
@@ -180,6 +193,22 @@ impl<B: Bucket> Table<B> {
     fn bring(&self, entry: &mut Entry<B::State>, limit: &Limit, now: Nanos) -> (Nanos, Nanos) {
         let judged_at = self.bucket.judge_at(&mut entry.state, &mut entry.limit, limit, now);
         (judged_at, judged_at.saturating_sub(now))
+    }
+
+    /// Changes what a taken charge stands at, from `standing` to what `taken` says.
+    fn change(&self, entry: &mut Entry<B::State>, judged_at: Nanos, taken: &Taken, standing: u64) {
+        let limit = entry.limit;
+        let Some(back) = standing.checked_sub(taken.cost) else {
+            let more = Ask::new(taken.cost - standing);
+            let _ = self.bucket.take(&mut entry.state, &limit, judged_at, more);
+            return;
+        };
+        // A mark counts in its own limit's time; under another one it says nothing.
+        let same_time = limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period();
+        if same_time && taken.stamp == u64::from(entry.era) {
+            let charge = GivenBack::new(back, taken.mark).leaves(taken.cost).delays(taken.delays);
+            self.bucket.give_back(&mut entry.state, &limit, judged_at, charge);
+        }
     }
 
     /// A new key for which there is no place.
@@ -248,10 +277,7 @@ impl<B: Bucket> AnyTable for Table<B> {
             let (settled, judged) = self.visit_untracked(now, charge, passing, next);
             return Visit { settled, judged, inserted: false };
         }
-        let mut entry = self.start(charge.key, charge.limit, now);
-        let (judged_at, lag) = self.bring(&mut entry, &charge.limit, now);
-        let judged_at = map.not_before_last_sweep(judged_at);
-        let when = (judged_at, lag.max(judged_at.saturating_sub(now)));
+        let (mut entry, when) = self.start(map, charge.key, charge.limit, now);
         let (settled, judged) = self.settle(&mut entry, when, charge, passing, next);
         let inserted = judged.mark.is_some();
         if let (true, Some(room)) = (inserted, room) {
@@ -263,47 +289,38 @@ impl<B: Bucket> AnyTable for Table<B> {
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
+        let standing = std::mem::replace(&mut taken.cost, cost);
+        if standing == cost {
+            return;
+        }
         let map = self.map_of(taken.key);
-        let change = |entry: &mut Entry<B::State>, taken: &Taken| {
-            let limit = entry.limit;
-            let (judged_at, _) = self.bring(entry, &limit, now);
-            if let Some(back) = taken.cost.checked_sub(cost) {
-                // A mark counts in its own limit's time; under another one it says nothing.
-                let same_time = limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period();
-                if same_time && taken.stamp == u64::from(entry.era) {
-                    let charge = GivenBack::new(back, taken.mark).leaves(cost).delays(taken.delays);
-                    self.bucket.give_back(&mut entry.state, &limit, judged_at, charge);
-                    map.has_fresh_at(self.bucket.fresh_at(&entry.state, &limit));
-                }
-            } else {
-                let more = Ask::new(cost - taken.cost);
-                let _ = self.bucket.take(&mut entry.state, &limit, judged_at, more);
+        match map.entry(taken.key) {
+            MapEntry::Occupied(mut held) => {
+                let entry = held.get_mut();
+                let limit = entry.limit;
+                let (judged_at, _) = self.bring(entry, &limit, now);
+                self.change(entry, judged_at, taken, standing);
+                map.has_fresh_at(self.bucket.fresh_at(&entry.state, &entry.limit));
             }
-        };
-        if taken.cost != cost {
-            match map.entry(taken.key) {
-                MapEntry::Occupied(mut held) => change(held.get_mut(), taken),
-                MapEntry::Vacant(vacant) => {
-                    let charges_more = cost > taken.cost;
-                    match self.count.reserve().filter(|_| charges_more) {
-                        Some(room) => {
-                            let mut entry = self.start(taken.key, taken.limit, now);
-                            change(&mut entry, taken);
-                            vacant.insert(entry);
-                            room.keep();
-                        }
-                        None => {
-                            let mut shared =
-                                self.shared.get().and_then(|shared| lock_shared(shared, self.hash(taken.key)));
-                            if let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) {
-                                change(entry, taken);
-                            }
-                        }
+            // What was charged to a bucket that is fresh by now is back already; what is charged in addition counts.
+            MapEntry::Vacant(vacant) => match self.count.reserve().filter(|_| cost > standing) {
+                Some(room) => {
+                    let (mut entry, (judged_at, _)) = self.start(map, taken.key, taken.limit, now);
+                    self.change(&mut entry, judged_at, taken, standing);
+                    map.has_fresh_at(self.bucket.fresh_at(&entry.state, &entry.limit));
+                    vacant.insert(entry);
+                    room.keep();
+                }
+                None => {
+                    let mut shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(taken.key)));
+                    if let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) {
+                        let limit = entry.limit;
+                        let (judged_at, _) = self.bring(entry, &limit, now);
+                        self.change(entry, judged_at, taken, standing);
                     }
                 }
-            }
+            },
         }
-        taken.cost = cost;
     }
 
     fn forget(&self, key: KeyId) {

@@ -24,7 +24,7 @@ struct Run<B: Promise> {
     max_delay: Nanos,
     state: B::State,
     now: u64,
-    /// The latest time charged at, which is when a thread that comes late is judged.
+    /// The latest time charged (or given back) at, which is when a thread that comes late is judged.
     charged_at: u64,
     starts: Vec<Start>,
     given: Vec<Given>,
@@ -95,6 +95,9 @@ impl<B: Promise> Run<B> {
         start.cost -= back;
         let charge = GivenBack::new(back, given.mark).delays(self.max_delay > Nanos::ZERO);
         B::THIS.give_back(&mut self.state, &self.limit, now, charge);
+        if B::SEES_WHAT_COMES_BACK {
+            self.charged_at = self.charged_at.max(now.get());
+        }
     }
 
     /// Also before something comes back: until then it stood.

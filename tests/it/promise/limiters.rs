@@ -22,7 +22,7 @@ struct Run {
     store: MemoryStore,
     clock: ManualClock,
     now: u64,
-    /// The latest time charged or swept at.
+    /// The latest time charged, given back or swept at.
     judged_at: u64,
     starts: Vec<Start>,
     told_wait: u64,
@@ -106,6 +106,7 @@ fn keeps_the_promise<B: Promise>(in_steps: bool) {
                     let (index, mut receipt) = receipts.swap_remove(place);
                     let start = &mut run.starts[index];
                     let less = random.up_to(start.cost);
+                    let kept = start.cost;
                     match random.below(4) {
                         0 => drop(receipt),
                         1 => {
@@ -121,6 +122,9 @@ fn keeps_the_promise<B: Promise>(in_steps: bool) {
                             start.cost = 0;
                             receipt.give_back();
                         }
+                    }
+                    if B::SEES_WHAT_COMES_BACK && run.starts[index].cost < kept {
+                        run.judged_at = run.judged_at.max(run.clock.now().get());
                     }
                 }
                 _ => {
