@@ -117,12 +117,21 @@ pub struct Judged {
     pub verdict: Verdict,
     /// Where the charge stands, where it was taken.
     pub mark: Option<Mark>,
+    /// What the store knows the bucket by that it was taken from; any number.
+    pub stamp: u64,
 }
 
 impl Judged {
     /// Returns an answer.
     pub const fn new(verdict: Verdict, mark: Option<Mark>) -> Self {
-        Self { verdict, mark }
+        Self { verdict, mark, stamp: 0 }
+    }
+
+    /// Sets what the store knows the bucket by; [`Taken::stamp`] has it again.
+    #[must_use]
+    pub const fn stamped(mut self, stamp: u64) -> Self {
+        self.stamp = stamp;
+        self
     }
 }
 
@@ -172,6 +181,8 @@ pub struct Taken {
     pub cost: u64,
     /// Where in the bucket it stands.
     pub mark: Mark,
+    /// What the store gave with it: [`Judged::stamp`].
+    pub stamp: u64,
     /// Whether the rule holds requests until their turn.
     pub delays: bool,
 }
@@ -179,6 +190,6 @@ pub struct Taken {
 impl Taken {
     /// Returns a taken charge.
     pub const fn new(slot: Slot, key: KeyId, limit: Limit, cost: u64, mark: Mark) -> Self {
-        Self { slot, key, limit, cost, mark, delays: false }
+        Self { slot, key, limit, cost, mark, stamp: 0, delays: false }
     }
 }

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use http::StatusCode;
 use smallvec::SmallVec;
 
-use crate::time::Nanos;
+use crate::{limit::Limit, time::Nanos};
 
 /// How long the same request has to wait until a rule lets it pass, if nothing else happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Verdict {
     pub remaining: u64,
     /// How long until nothing is used any more, or until the window ends; `None` where time alone does not tell.
     pub reset: Option<Nanos>,
+    /// The time within which no more than `remaining` can be used, for the `t` of the IETF fields; `reset` unless set.
+    pub effective_window: Option<Nanos>,
     /// Whether the key had no place of its own, because the store holds as many keys as it may.
     pub untracked: bool,
 }
@@ -57,7 +59,14 @@ pub struct Verdict {
 impl Verdict {
     /// Returns a verdict for a key that has a place of its own.
     pub const fn new(outcome: Outcome, limit: u64, remaining: u64, reset: Option<Nanos>) -> Self {
-        Self { outcome, limit, remaining, reset, untracked: false }
+        Self { outcome, limit, remaining, reset, effective_window: reset, untracked: false }
+    }
+
+    /// Sets the time within which no more than `remaining` can be used.
+    #[must_use]
+    pub const fn within(mut self, effective_window: Nanos) -> Self {
+        self.effective_window = Some(effective_window);
+        self
     }
 
     /// Returns the verdict as seen by a thread whose own time is `lag` earlier than the bucket's.
@@ -69,6 +78,7 @@ impl Verdict {
             other => other,
         };
         self.reset = self.reset.map(|reset| reset.saturating_add(lag));
+        self.effective_window = self.effective_window.map(|window| window.saturating_add(lag));
         self
     }
 }
@@ -85,6 +95,7 @@ pub(crate) struct RuleInfo {
 pub(crate) struct Ruling {
     pub(crate) rule: usize,
     pub(crate) cost: u64,
+    pub(crate) limit: Limit,
     pub(crate) verdict: Verdict,
 }
 
@@ -135,6 +146,7 @@ pub struct Decision {
     rulings: Rulings,
     refusal: Option<Refusal>,
     delay: Nanos,
+    at: Nanos,
     degraded: bool,
 }
 
@@ -146,6 +158,8 @@ pub struct RuleVerdict<'a> {
     pub rule: &'a str,
     /// What this request costs under the rule.
     pub cost: u64,
+    /// The limit in force for this request.
+    pub limit: Limit,
     /// The rule's answer and numbers. A refusal charges nothing, so where the request was refused these are the
     /// numbers of an untouched bucket.
     pub verdict: Verdict,
@@ -153,8 +167,8 @@ pub struct RuleVerdict<'a> {
 
 impl Decision {
     /// The decision over `rulings`, all by rules that may refuse.
-    pub(crate) fn of(rules: Arc<[RuleInfo]>, rulings: Rulings) -> Self {
-        let mut decision = Self { rules, rulings, refusal: None, delay: Nanos::ZERO, degraded: false };
+    pub(crate) fn of(rules: Arc<[RuleInfo]>, rulings: Rulings, at: Nanos) -> Self {
+        let mut decision = Self { rules, rulings, refusal: None, delay: Nanos::ZERO, at, degraded: false };
         for ruling in &decision.rulings {
             match ruling.verdict.outcome {
                 Outcome::Pass => {}
@@ -176,14 +190,14 @@ impl Decision {
     }
 
     /// A refusal for another reason than a limit.
-    pub(crate) fn refused(rules: Arc<[RuleInfo]>, refusal: Refusal) -> Self {
+    pub(crate) fn refused(rules: Arc<[RuleInfo]>, refusal: Refusal, at: Nanos) -> Self {
         let degraded = refusal == Refusal::StoreFailed;
-        Self { rules, rulings: Rulings::new(), refusal: Some(refusal), delay: Nanos::ZERO, degraded }
+        Self { rules, rulings: Rulings::new(), refusal: Some(refusal), delay: Nanos::ZERO, at, degraded }
     }
 
     /// A pass although the store did not answer.
-    pub(crate) fn unguarded(rules: Arc<[RuleInfo]>) -> Self {
-        Self { rules, rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, degraded: true }
+    pub(crate) fn unguarded(rules: Arc<[RuleInfo]>, at: Nanos) -> Self {
+        Self { rules, rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, at, degraded: true }
     }
 
     /// Returns whether the request passes.
@@ -209,6 +223,11 @@ impl Decision {
             Some(Refusal::Overload | Refusal::StoreFailed) => StatusCode::SERVICE_UNAVAILABLE,
             Some(Refusal::MissingKey { status, .. }) => status,
         }
+    }
+
+    /// Returns the instant at which all rules were judged.
+    pub fn at(&self) -> Nanos {
+        self.at
     }
 
     /// Returns how long an allowed request has to be held before it may start; zero for most.
@@ -275,7 +294,7 @@ impl Decision {
 
     fn named(&self, ruling: &Ruling) -> RuleVerdict<'_> {
         let rule = self.rules.get(ruling.rule).map_or("", |rule| &rule.name);
-        RuleVerdict { rule, cost: ruling.cost, verdict: ruling.verdict }
+        RuleVerdict { rule, cost: ruling.cost, limit: ruling.limit, verdict: ruling.verdict }
     }
 }
 
@@ -326,10 +345,11 @@ mod tests {
             .map(|(rule, &(outcome, remaining, cost))| Ruling {
                 rule,
                 cost,
+                limit: Limit::per_second(100),
                 verdict: Verdict::new(outcome, 100, remaining, None),
             })
             .collect();
-        Decision::of(rules.into(), rulings)
+        Decision::of(rules.into(), rulings, Nanos::ZERO)
     }
 
     const PASS: Outcome = Outcome::Pass;

@@ -8,7 +8,7 @@ use crate::{
     error::ConfigError,
     future::Gate,
     limiter::Limiter,
-    response::{Headers, Http, RefuseWith, RespondWith},
+    response::{Headers, Http, HttpAnswers, RefuseWith, RespondWith},
     rule::Rule,
     service::RateLimit,
 };
@@ -89,18 +89,6 @@ impl<Req> RateLimitLayer<Req, Http> {
     ) -> RateLimitLayer<Req, RefuseWith<Req, Res>> {
         RateLimitLayer { limiter: self.limiter, responder: RefuseWith { refuse: Arc::new(refuse) } }
     }
-
-    /// Sets which fields tell clients of their limits.
-    pub fn headers(mut self, headers: Headers) -> Self {
-        self.responder.headers = headers;
-        self
-    }
-
-    /// Leaves the [`Decision`] in the extensions of requests that pass and of all responses.
-    pub fn expose_decision(mut self) -> Self {
-        self.responder.exposes_decision = true;
-        self
-    }
 }
 
 impl<B> RateLimitLayer<Request<B>, Http> {
@@ -132,16 +120,42 @@ impl<B> RateLimitLayer<Request<B>, Http> {
     }
 }
 
-impl<Req, RB> RateLimitLayer<Req, RespondWith<Req, RB>> {
-    /// Sets which fields tell clients of their limits.
+impl<Req, R: HttpAnswers> RateLimitLayer<Req, R> {
+    /// Sets which fields tell clients of their limits; [`Headers::XRateLimit`] unless set.
     pub fn headers(mut self, headers: Headers) -> Self {
-        self.responder.http.headers = headers;
+        self.responder.http().headers = headers;
+        self
+    }
+
+    /// Tells clients of their limits on refusals only; on every response unless set.
+    pub fn headers_on_refusals_only(mut self) -> Self {
+        self.responder.http().on_refusals_only = true;
+        self
+    }
+
+    /// Returns the names of the header fields a browser's scripts have to be allowed to read, for
+    /// `tower_http::cors::CorsLayer::expose_headers`. Put the CORS layer **outside** this one.
+    pub fn expose_headers(&self) -> Vec<http::HeaderName> {
+        self.responder.header_names()
+    }
+
+    /// Adds up to `percent` percent to `Retry-After` at random, so that clients refused together do not come back
+    /// together. Only ever more, never less than the truth. At most 100.
+    pub fn retry_jitter(mut self, percent: u8) -> Self {
+        self.responder.http().jitter_percent = percent.min(100);
+        self
+    }
+
+    /// Tells gRPC clients by `grpc-retry-pushback-ms` when to retry, or not to (gRPC proposal A6). Off unless set: who
+    /// obeys it comes back at exactly that time, with no jitter.
+    pub fn grpc_pushback(mut self) -> Self {
+        self.responder.http().grpc_pushback = true;
         self
     }
 
     /// Leaves the [`Decision`] in the extensions of requests that pass and of all responses.
     pub fn expose_decision(mut self) -> Self {
-        self.responder.http.exposes_decision = true;
+        self.responder.http().exposes_decision = true;
         self
     }
 }

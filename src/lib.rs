@@ -17,6 +17,7 @@ pub mod bucket;
 pub mod charge;
 pub mod decision;
 mod error;
+mod extract;
 mod future;
 pub mod guide;
 pub mod key;
@@ -29,6 +30,7 @@ mod rule;
 mod service;
 pub mod store;
 pub mod time;
+pub mod when;
 
 pub use body::{BodyFor, ResponseBody};
 pub use decision::Decision;

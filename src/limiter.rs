@@ -256,16 +256,16 @@ impl<Req> Limiter<Req> {
                 }
                 Applies::Refused { status, reason } => {
                     let refusal = Refusal::MissingKey { status, reason };
-                    let decision = Decision::refused(Arc::clone(&core.info), refusal);
+                    let decision = Decision::refused(Arc::clone(&core.info), refusal, now);
                     return Judging::Ready(Ok(Judgement { decision, receipt: None }));
                 }
             }
         }
         match core.decide(now, &applied, intent) {
-            Reply::Ready(verdicts) => Judging::Ready(core.judgement(verdicts, &applied, keep_receipt)),
+            Reply::Ready(verdicts) => Judging::Ready(core.judgement(now, verdicts, &applied, keep_receipt)),
             Reply::Pending(reply) => {
                 let core = Arc::clone(core);
-                Judging::Pending(Box::pin(async move { core.judgement(reply.await, &applied, keep_receipt) }))
+                Judging::Pending(Box::pin(async move { core.judgement(now, reply.await, &applied, keep_receipt) }))
             }
         }
     }
@@ -279,8 +279,8 @@ impl<Req> Limiter<Req> {
                 && matches!(rule.applies(request, secret, reported), Applies::Yes { .. })
         });
         observe::store_failed(error, !closed);
-        let info = Arc::clone(&inner.core.info);
-        if closed { Decision::refused(info, Refusal::StoreFailed) } else { Decision::unguarded(info) }
+        let (info, now) = (Arc::clone(&inner.core.info), inner.core.clock.now());
+        if closed { Decision::refused(info, Refusal::StoreFailed, now) } else { Decision::unguarded(info, now) }
     }
 
     fn reported(&self, request: &Req, judgement: Judgement) -> Judgement {
@@ -324,6 +324,7 @@ impl Core {
 
     fn judgement(
         &self,
+        now: Nanos,
         verdicts: Result<Verdicts, StoreError>,
         applied: &[Applied],
         keep_receipt: bool,
@@ -337,9 +338,9 @@ impl Core {
             } else {
                 Verdict::new(Outcome::Refuse(Wait::Never), 0, 0, None)
             };
-            rulings.push(Ruling { rule: applied.rule, cost: applied.cost, verdict });
+            rulings.push(Ruling { rule: applied.rule, cost: applied.cost, limit: applied.limit, verdict });
         }
-        let decision = Decision::of(Arc::clone(&self.info), rulings);
+        let decision = Decision::of(Arc::clone(&self.info), rulings, now);
         let wants_receipt = decision.is_allowed() && (keep_receipt || decision.delay() > std::time::Duration::ZERO);
         let receipt = wants_receipt.then(|| Box::new(self.receipt(self.taken(&verdicts, applied))));
         Ok(Judgement { decision, receipt })
@@ -350,6 +351,7 @@ impl Core {
         let taken = usable.zip(verdicts.iter()).filter_map(|(applied, judged)| {
             let bound = self.bound.get(applied.rule)?;
             let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, judged.mark?);
+            taken.stamp = judged.stamp;
             taken.delays = bound.max_delay > Nanos::ZERO;
             Some((applied.rule, taken))
         });

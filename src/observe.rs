@@ -33,6 +33,17 @@ pub(crate) fn unavailable_key(once: &Once, rule: &str, reason: &'static str) {
     }
 }
 
+/// A private peer sends a forwarding header, and no proxy is named.
+pub(crate) fn unnamed_proxy(once: &Once) {
+    if once.first() {
+        warn(
+            "",
+            "requests come from a private address with a forwarding header, so this is probably behind a proxy, and all \
+             its clients share one key (reported once); name the proxy: key::client_addr(TrustedProxies::nets([..]))",
+        );
+    }
+}
+
 /// `limit_for` gave a limit that cannot be run.
 pub(crate) fn unusable_limit(once: &Once, rule: &str) {
     if once.first() {

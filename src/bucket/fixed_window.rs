@@ -73,14 +73,11 @@ impl Bucket for FixedWindow {
 
     fn look(&self, state: &FixedWindowState, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let count = state.count_at(limit, now);
-        let outcome = if ask.cost == 0 {
-            Outcome::Pass
-        } else if ask.needs() > limit.permits() {
-            Outcome::Refuse(Wait::Never)
-        } else if ask.needs() <= limit.permits().saturating_sub(count) {
-            Outcome::Pass
-        } else {
-            Outcome::Refuse(Wait::For(until_window_end(limit, now)))
+        let outcome = match ask.needs(limit.permits()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) if needs <= limit.permits().saturating_sub(count) => Outcome::Pass,
+            Some(_) => Outcome::Refuse(Wait::For(until_window_end(limit, now))),
         };
         self.verdict(count, limit, now, outcome, ask.keep)
     }

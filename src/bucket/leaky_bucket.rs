@@ -38,7 +38,9 @@ impl LeakyBucket {
     fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let used = state.used_units(limit, now);
         let remaining = if used == 0 { limit.capacity().saturating_sub(keep) } else { 0 };
+        let window = if used == 0 { units_of(limit, limit.capacity()) } else { used };
         Verdict::new(outcome, limit.capacity(), remaining, Some(drain_time(limit, used)))
+            .within(drain_time(limit, window))
     }
 }
 
@@ -51,19 +53,19 @@ impl Bucket for LeakyBucket {
 
     fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let queued = state.used_units(limit, now);
-        let outcome = if ask.cost == 0 {
-            Outcome::Pass
-        } else if ask.needs() > limit.capacity() {
-            Outcome::Refuse(Wait::Never)
-        } else {
-            let needed = queued.saturating_add(units_of(limit, ask.needs()));
-            let until_room = drain_time(limit, needed.saturating_sub(units_of(limit, limit.capacity())));
-            let delay = drain_time(limit, queued);
-            let until_short = delay.saturating_sub(ask.max_delay);
-            match (until_room.max(until_short), delay) {
-                (Nanos::ZERO, Nanos::ZERO) => Outcome::Pass,
-                (Nanos::ZERO, delay) => Outcome::Delay(delay),
-                (wait, _) => Outcome::Refuse(Wait::For(wait)),
+        let outcome = match ask.needs(limit.capacity()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) => {
+                let needed = queued.saturating_add(units_of(limit, needs));
+                let until_room = drain_time(limit, needed.saturating_sub(units_of(limit, limit.capacity())));
+                let delay = drain_time(limit, queued);
+                let until_short = delay.saturating_sub(ask.max_delay);
+                match (until_room.max(until_short), delay) {
+                    (Nanos::ZERO, Nanos::ZERO) => Outcome::Pass,
+                    (Nanos::ZERO, delay) => Outcome::Delay(delay),
+                    (wait, _) => Outcome::Refuse(Wait::For(wait)),
+                }
             }
         };
         self.verdict(state, limit, now, outcome, ask.keep)

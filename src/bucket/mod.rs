@@ -67,9 +67,9 @@ impl Ask {
         self
     }
 
-    /// What has to be there for the request to pass; saturating.
-    pub(crate) const fn needs(&self) -> u64 {
-        self.cost.saturating_add(self.keep)
+    /// What has to be there for the request to pass, unless that is more than `capacity`.
+    pub(crate) fn needs(&self, capacity: u64) -> Option<u64> {
+        self.cost.checked_add(self.keep).filter(|needs| *needs <= capacity)
     }
 }
 
@@ -96,8 +96,10 @@ impl Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GivenBack {
-    /// How many permits.
+    /// How many permits come back.
     pub cost: u64,
+    /// How many of the charge still stand after that.
+    pub left: u64,
     /// The mark that [`Bucket::take`] returned for the charge.
     pub mark: Mark,
     /// Whether the rule holds requests until their turn.
@@ -105,9 +107,16 @@ pub struct GivenBack {
 }
 
 impl GivenBack {
-    /// Returns `cost` permits of the charge at `mark`, of a rule that does not delay.
+    /// Returns the whole charge of `cost` permits at `mark`, of a rule that does not delay.
     pub const fn new(cost: u64, mark: Mark) -> Self {
-        Self { cost, mark, delays: false }
+        Self { cost, left: 0, mark, delays: false }
+    }
+
+    /// Says that `left` permits of the charge still stand.
+    #[must_use]
+    pub const fn leaves(mut self, left: u64) -> Self {
+        self.left = left;
+        self
     }
 
     /// Says that the rule holds requests until their turn.

@@ -84,7 +84,8 @@ impl Schedule {
             return;
         }
         self.set_used_units(limit, now, used - back);
-        if behind > 0 {
+        // A charge that goes from the end altogether takes the end with it. Where a part of it stands, its mark does too.
+        if behind > 0 || charge.left > 0 {
             let hole = Nanos::saturating_from_u128(back.div_ceil(u128::from(limit.permits().max(1))));
             self.hole = self.hole.saturating_add(hole);
         }

@@ -99,15 +99,13 @@ impl Bucket for SlidingWindowCounter {
 
     fn look(&self, state: &SlidingWindowCounterState, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let state = state.rolled(limit, now);
-        let outcome = if ask.cost == 0 {
-            Outcome::Pass
-        } else if ask.needs() > limit.permits() {
-            Outcome::Refuse(Wait::Never)
-        } else {
-            match self.wait(&state, limit, ask.needs()) {
+        let outcome = match ask.needs(limit.permits()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) => match self.wait(&state, limit, needs) {
                 Nanos::ZERO => Outcome::Pass,
                 wait => Outcome::Refuse(Wait::For(wait)),
-            }
+            },
         };
         self.verdict(&state, limit, outcome, ask.keep)
     }
@@ -149,14 +147,14 @@ impl Bucket for SlidingWindowCounter {
         state.seen
     }
 
-    /// Windows of the same length carry both counts; others only the estimate.
+    /// Windows of the same length carry both counts, the previous one whole: what it weighs stays used, and it is gone
+    /// with this window anyhow. Others carry only the estimate.
     fn under(&self, state: &Self::State, old: &Limit, new: &Limit, now: Nanos) -> Self::State {
         if old.period() != new.period() {
             return self.with_used(new, self.used(state, old, now), now);
         }
         let state = state.rolled(old, now);
-        let (previous, current) = (state.previous.min(new.permits()), state.current.min(new.permits()));
-        SlidingWindowCounterState { previous, current, ..state }
+        SlidingWindowCounterState { current: state.current.min(new.permits()), ..state }
     }
 
     fn check(&self, limit: &Limit) -> Result<(), &'static str> {

@@ -77,7 +77,11 @@ impl SlidingWindowLog {
     fn verdict(self, state: &SlidingWindowLogState, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let live = state.live(limit, now);
         let remaining = limit.permits().saturating_sub(live).saturating_sub(keep);
+        let period = Nanos::new(limit.period_nanos());
+        let oldest = state.entries.get(state.expired(limit, now).count());
+        let window = oldest.map_or(period, |(at, _)| at.saturating_add(period).saturating_sub(now));
         Verdict::new(outcome, limit.permits(), remaining, Some(self.fresh_at(state, limit).saturating_sub(now)))
+            .within(window)
     }
 }
 
@@ -90,15 +94,13 @@ impl Bucket for SlidingWindowLog {
 
     fn look(&self, state: &SlidingWindowLogState, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let live = state.live(limit, now);
-        let outcome = if ask.cost == 0 {
-            Outcome::Pass
-        } else if ask.needs() > limit.permits() {
-            Outcome::Refuse(Wait::Never)
-        } else {
-            match live.saturating_add(ask.needs()).saturating_sub(limit.permits()) {
+        let outcome = match ask.needs(limit.permits()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) => match live.saturating_add(needs).saturating_sub(limit.permits()) {
                 0 => Outcome::Pass,
                 missing => Outcome::Refuse(self.wait(state, limit, now, missing)),
-            }
+            },
         };
         self.verdict(state, limit, now, outcome, ask.keep)
     }

@@ -35,10 +35,16 @@ pub struct TokenBucket;
 
 impl TokenBucket {
     fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
-        let used = state.used_units(limit, now);
-        let tokens = units_of(limit, limit.capacity()).saturating_sub(used) / u128::from(limit.period_nanos().max(1));
-        let remaining = u64::try_from(tokens).unwrap_or(u64::MAX).saturating_sub(keep);
-        Verdict::new(outcome, limit.capacity(), remaining, Some(drain_time(limit, used)))
+        let (used, capacity) = (state.used_units(limit, now), units_of(limit, limit.capacity()));
+        let tokens = capacity.saturating_sub(used);
+        let whole = u64::try_from(tokens / u128::from(limit.period_nanos().max(1))).unwrap_or(u64::MAX);
+        // As long as the tokens take to come at the rate; without a whole one, until there is one.
+        let window = match whole {
+            0 => used.saturating_sub(capacity.saturating_sub(units_of(limit, 1))),
+            _ => tokens,
+        };
+        Verdict::new(outcome, limit.capacity(), whole.saturating_sub(keep), Some(drain_time(limit, used)))
+            .within(drain_time(limit, window))
     }
 }
 
@@ -51,19 +57,19 @@ impl Bucket for TokenBucket {
 
     fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let capacity = units_of(limit, limit.capacity());
-        let outcome = if ask.cost == 0 {
-            Outcome::Pass
-        } else if ask.needs() > limit.capacity() {
-            Outcome::Refuse(Wait::Never)
-        } else {
-            let needed = state.used_units(limit, now).saturating_add(units_of(limit, ask.needs()));
-            match needed.saturating_sub(capacity) {
-                0 => Outcome::Pass,
-                missing => {
-                    let wait = drain_time(limit, missing);
-                    match wait.checked_sub(ask.max_delay) {
-                        None | Some(Nanos::ZERO) => Outcome::Delay(wait),
-                        Some(longer) => Outcome::Refuse(Wait::For(longer)),
+        let outcome = match ask.needs(limit.capacity()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) => {
+                let needed = state.used_units(limit, now).saturating_add(units_of(limit, needs));
+                match needed.saturating_sub(capacity) {
+                    0 => Outcome::Pass,
+                    missing => {
+                        let wait = drain_time(limit, missing);
+                        match wait.checked_sub(ask.max_delay) {
+                            None | Some(Nanos::ZERO) => Outcome::Delay(wait),
+                            Some(longer) => Outcome::Refuse(Wait::For(longer)),
+                        }
                     }
                 }
             }

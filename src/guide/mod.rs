@@ -3,11 +3,23 @@
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
 
+#[doc = include_str!("from_tower_governor.md")]
+pub mod from_tower_governor {}
+
+#[doc = include_str!("grpc.md")]
+pub mod grpc {}
+
+#[doc = include_str!("headers.md")]
+pub mod headers {}
+
 #[doc = include_str!("layers.md")]
 pub mod layers {}
 
 #[doc = include_str!("limitations.md")]
 pub mod limitations {}
+
+#[doc = include_str!("proxies.md")]
+pub mod proxies {}
 
 #[doc = include_str!("testing.md")]
 pub mod testing {}

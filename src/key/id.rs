@@ -13,7 +13,7 @@ use super::Part;
 /// One tag byte and up to 15 bytes exactly (addresses, IPv6 prefixes, numbers, short text), or a tagged 120 bits of a
 /// keyed SipHash-1-3-128 for everything longer. Equal keys have equal ids under one [`Secret`]; different keys have
 /// different ids, but for a chance of 2^-60 among 2^30 long keys, which nobody can improve without the secret.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyId([u8; 16]);
 
 /// The kind in a tag's upper half; the lower half is the number of bytes.
@@ -26,6 +26,7 @@ mod kind {
     pub(super) const V4: u8 = 0x50;
     pub(super) const V6: u8 = 0x60;
     pub(super) const BRANCH: u8 = 0x70;
+    pub(super) const SECRET: u8 = 0x80;
 }
 
 impl KeyId {
@@ -72,7 +73,10 @@ impl Secret {
     }
 
     pub(super) fn one(&self, part: &Part<'_>) -> KeyId {
-        with_bytes(part, |kind, bytes| KeyId::exact(kind, bytes).unwrap_or_else(|| self.hashed(&[(kind, bytes)])))
+        with_bytes(part, |kind, bytes| {
+            let exact = if kind == kind::SECRET { None } else { KeyId::exact(kind, bytes) };
+            exact.unwrap_or_else(|| self.hashed(&[(kind, bytes)]))
+        })
     }
 
     pub(super) fn many(&self, parts: &[Part<'_>]) -> KeyId {
@@ -122,6 +126,7 @@ fn finish(hasher: &SipHasher13) -> KeyId {
 fn with_bytes<T>(part: &Part<'_>, then: impl FnOnce(u8, &[u8]) -> T) -> T {
     match part {
         Part::Bytes(bytes) => then(kind::BYTES, bytes),
+        Part::Secret(bytes) => then(kind::SECRET, bytes),
         Part::Number(number) => then(kind::NUMBER, shortest(&number.to_le_bytes())),
         Part::Negative(number) => then(kind::NEGATIVE, shortest(&number.to_le_bytes())),
         Part::Address(IpAddr::V4(v4), _) => then(kind::V4, &v4.octets()),

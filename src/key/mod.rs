@@ -22,15 +22,25 @@
 //! ];
 //! ```
 
+mod client;
 mod extract;
+mod forwarded;
+mod hash;
 mod id;
-#[cfg(feature = "axum")]
 mod peer;
+mod request;
 
+pub use client::{ParseNetError, TrustedProxies, client_addr};
+pub(crate) use client::{contains, parse_nets};
 pub use extract::{Extractors, all, extension, first, from_fn, header};
+pub(crate) use hash::KeyHash;
 pub use id::{KeyId, Secret};
-#[cfg(feature = "axum")]
+pub(crate) use peer::peer_of;
 pub use peer::{peer_addr, peer_addr_by};
+pub(crate) use request::host_of;
+#[cfg(feature = "axum")]
+pub use request::matched_path;
+pub use request::{bearer_token, cookie, host, method, path_param, query};
 
 use std::{
     borrow::Cow,
@@ -75,6 +85,8 @@ enum Repr<'a> {
 #[derive(Clone)]
 enum Part<'a> {
     Bytes(Cow<'a, [u8]>),
+    /// Bytes that are never kept, however short.
+    Secret(&'a [u8]),
     Number(u128),
     Negative(u128),
     Address(IpAddr, u8),
@@ -114,10 +126,24 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// Returns a key for a credential: only a keyed hash of it is kept, however short it is.
+    ///
+    /// ```
+    /// use tollgate::{Key, key::Secret};
+    ///
+    /// let secret = Secret::random();
+    /// assert_eq!(Key::fingerprint(b"s3cret").id(&secret), Key::fingerprint(b"s3cret").id(&secret));
+    /// assert!(!Key::fingerprint(b"s3cret").id(&secret).as_bytes().windows(3).any(|bytes| bytes == b"s3c"));
+    /// ```
+    pub const fn fingerprint(credential: &'a [u8]) -> Self {
+        Self { repr: Repr::One(Part::Secret(credential)) }
+    }
+
     /// Returns whether there is nothing in it: no bytes in any part. An empty key is treated as a missing one.
     pub fn is_empty(&self) -> bool {
         let empty = |part: &Part<'_>| match part {
             Part::Bytes(bytes) => bytes.is_empty(),
+            Part::Secret(bytes) => bytes.is_empty(),
             Part::Branch(_) => true,
             Part::Number(_) | Part::Negative(_) | Part::Address(..) => false,
         };
@@ -174,6 +200,7 @@ impl fmt::Debug for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.repr {
             Repr::One(Part::Bytes(_)) => "text",
+            Repr::One(Part::Secret(_)) => "fingerprint",
             Repr::One(Part::Number(_) | Part::Negative(_)) => "number",
             Repr::One(Part::Address(..)) => "address",
             Repr::One(Part::Branch(_)) | Repr::Many(_) => "tuple",
@@ -192,6 +219,12 @@ impl<'a> From<Part<'a>> for Key<'a> {
 impl<'a> From<&'a [u8]> for Key<'a> {
     fn from(bytes: &'a [u8]) -> Self {
         Part::Bytes(Cow::Borrowed(bytes)).into()
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Key<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        bytes.as_slice().into()
     }
 }
 

@@ -1,46 +1,225 @@
-use http::{HeaderName, HeaderValue, Response, StatusCode, header::RETRY_AFTER};
+use std::{fmt, sync::Arc};
 
-use crate::decision::Decision;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+
+use crate::{
+    decision::{Decision, Outcome, RuleVerdict, Wait},
+    time::Nanos,
+};
 
 /// Which fields tell clients of their limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+///
+/// # Examples
+///
+/// ```
+/// use http::Request;
+/// use tollgate::{Limit, RateLimitLayer, Rule, key, response::Headers};
+///
+/// let rule = || Rule::<Request<String>>::new("user", Limit::per_second(10), key::header("x-user"));
+/// let ietf = RateLimitLayer::new([rule()]).headers(Headers::Ietf);
+/// let own = RateLimitLayer::new([rule()]).headers(Headers::custom(|decision, headers| {
+///     if let Some(rule) = decision.tightest() {
+///         headers.insert("x-calls-left", rule.verdict.remaining.into());
+///     }
+/// }));
+/// assert_eq!(ietf.expose_headers(), ["retry-after", "ratelimit-policy", "ratelimit"]);
+/// # let _ = own;
+/// ```
+#[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Headers {
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds, rounded up) of the tightest
-    /// rule, on every response that a rule applied to.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the tightest rule; the reset in
+    /// **seconds from now**, rounded up.
     #[default]
     XRateLimit,
+    /// The same, the reset as **Unix time** in seconds, rounded up, as GitHub tells it.
+    XRateLimitEpoch,
+    /// `RateLimit-Policy` and `RateLimit` with every rule that applied, in the form of
+    /// draft-ietf-httpapi-ratelimit-headers-08 to -11. A refusal's `RateLimit` lists the rules that refused.
+    Ietf,
+    /// [`XRateLimit`](Self::XRateLimit) and [`Ietf`](Self::Ietf).
+    Both,
     /// None. Refusals still have their `Retry-After`.
     None,
+    /// Whatever this writes.
+    Custom(Writer),
+}
+
+/// A user's own writer of header fields.
+#[derive(Clone)]
+pub struct Writer(WriteFn);
+type WriteFn = Arc<dyn Fn(&Decision, &mut HeaderMap) + Send + Sync>;
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer(..)")
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::XRateLimit => "XRateLimit",
+            Self::XRateLimitEpoch => "XRateLimitEpoch",
+            Self::Ietf => "Ietf",
+            Self::Both => "Both",
+            Self::None => "None",
+            Self::Custom(_) => "Custom(..)",
+        })
+    }
 }
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The largest integer of a structured field (RFC 9651, 3.3.1).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 impl Headers {
-    /// Writes the fields. Where a layer further in has written them and refused, or has no more remaining, its own
-    /// stay: the client is told of the tightest rule on its way.
-    pub(crate) fn write<B>(self, response: &mut Response<B>, decision: &Decision) {
-        let Some(rule) = decision.tightest().filter(|_| self == Self::XRateLimit) else { return };
-        let verdict = rule.verdict;
-        let refused_inside = decision.is_allowed()
-            && (matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
-                || response.headers().contains_key(RETRY_AFTER));
+    /// Returns a style that writes whatever `write` does, on every response that the layer makes or passes on.
+    pub fn custom(write: impl Fn(&Decision, &mut HeaderMap) + Send + Sync + 'static) -> Self {
+        Self::Custom(Writer(Arc::new(write)))
+    }
+
+    /// Returns the names of the fields a browser has to be allowed to read, `Retry-After` included; without those of a
+    /// [custom](Self::custom) writer.
+    pub fn names(&self) -> Vec<HeaderName> {
+        let fields: &[HeaderName] = match self {
+            Self::XRateLimit | Self::XRateLimitEpoch => &[LIMIT, REMAINING, RESET],
+            Self::Ietf => &[POLICY, RATE_LIMIT],
+            Self::Both => &[LIMIT, REMAINING, RESET, POLICY, RATE_LIMIT],
+            Self::None | Self::Custom(_) => &[],
+        };
+        [header::RETRY_AFTER].iter().chain(fields).cloned().collect()
+    }
+
+    /// Writes the fields; none where no rule applied.
+    pub(crate) fn write<B>(&self, response: &mut Response<B>, decision: &Decision) {
+        if let Self::Custom(Writer(write)) = self {
+            return write(decision, response.headers_mut());
+        }
+        let Some(tightest) = decision.tightest() else { return };
+        let refused_inside = decision.is_allowed() && is_refusal(response);
         let headers = response.headers_mut();
-        if let Some(theirs) = headers.get(&REMAINING) {
-            let theirs = theirs.to_str().ok().and_then(|text| text.parse::<u64>().ok());
-            // What cannot be read is somebody else's, and is left alone.
-            if refused_inside || theirs.is_none_or(|theirs| theirs <= verdict.remaining) {
-                return;
+        match self {
+            Self::XRateLimit => write_x(headers, tightest, None, refused_inside),
+            Self::XRateLimitEpoch => write_x(headers, tightest, Some(decision.at()), refused_inside),
+            Self::Ietf => write_ietf(headers, decision),
+            Self::Both => {
+                write_x(headers, tightest, None, refused_inside);
+                write_ietf(headers, decision);
             }
-            headers.remove(&RESET);
+            Self::None | Self::Custom(_) => {}
         }
-        headers.reserve(3);
-        headers.insert(LIMIT, HeaderValue::from(verdict.limit));
-        headers.insert(REMAINING, HeaderValue::from(verdict.remaining));
-        if let Some(reset) = verdict.reset {
-            headers.insert(RESET, HeaderValue::from(reset.as_secs_ceil()));
+    }
+}
+
+/// Whether the response, not ours, refuses for now.
+fn is_refusal<B>(response: &Response<B>) -> bool {
+    matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
+        || response.headers().contains_key(header::RETRY_AFTER)
+}
+
+/// Writes one rule's numbers. Where a layer further in has written them, and has refused or has no more remaining, its
+/// own stay: the client is told of the tightest rule on its way.
+fn write_x(headers: &mut HeaderMap, rule: RuleVerdict<'_>, epoch: Option<Nanos>, refused_inside: bool) {
+    let verdict = rule.verdict;
+    let reset = verdict.reset.map(|reset| epoch.unwrap_or(Nanos::ZERO).saturating_add(reset).as_secs_ceil());
+    if let Some(theirs) = headers.get(&REMAINING) {
+        let theirs = number(theirs);
+        let keeps = theirs.is_none_or(|theirs| {
+            theirs < verdict.remaining || theirs == verdict.remaining && headers.get(&RESET).and_then(number) >= reset
+        });
+        // What cannot be read is somebody else's, and is left alone too.
+        if refused_inside || keeps {
+            return;
         }
+        headers.remove(&RESET);
+    }
+    headers.reserve(3);
+    headers.insert(LIMIT, HeaderValue::from(verdict.limit));
+    headers.insert(REMAINING, HeaderValue::from(verdict.remaining));
+    if let Some(reset) = reset {
+        headers.insert(RESET, HeaderValue::from(reset));
+    }
+}
+
+fn number(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.parse().ok()
+}
+
+/// Appends a list item for each rule to what layers further in have written; lists may go over several lines.
+fn write_ietf(headers: &mut HeaderMap, decision: &Decision) {
+    let (mut policies, mut limits) = (BytesMut::with_capacity(64), BytesMut::with_capacity(64));
+    for rule in decision.rules() {
+        begin_item(&mut policies, rule.rule);
+        parameter(&mut policies, b";q=", rule.verdict.limit);
+        parameter(&mut policies, b";w=", policy_window(&rule).as_secs_ceil().max(1));
+        match rule.verdict.outcome {
+            // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told, so a
+            // refusal tells only the windows of those who refuse.
+            Outcome::Pass | Outcome::Delay(_) | Outcome::Refuse(Wait::Never) => {
+                if decision.is_allowed() || !rule.verdict.outcome.passes() {
+                    let window = rule.verdict.effective_window.map(Nanos::as_secs_ceil);
+                    let at_least = u64::from(rule.verdict.remaining == 0);
+                    item(&mut limits, rule.rule, rule.verdict.remaining, window.map(|secs| secs.max(at_least)));
+                }
+            }
+            Outcome::Refuse(Wait::For(wait)) => item(&mut limits, rule.rule, 0, Some(wait.as_secs_ceil().max(1))),
+            Outcome::Refuse(Wait::Unknown) => item(&mut limits, rule.rule, 0, None),
+        }
+    }
+    append(headers, POLICY, policies);
+    append(headers, RATE_LIMIT, limits);
+}
+
+/// A window's period, or the time a bucket takes to fill.
+fn policy_window(rule: &RuleVerdict<'_>) -> Nanos {
+    let limit = rule.limit;
+    let to_fill = u128::from(rule.verdict.limit) * u128::from(limit.period_nanos());
+    Nanos::saturating_from_u128(to_fill.div_ceil(u128::from(limit.permits().max(1))))
+}
+
+fn item(list: &mut BytesMut, name: &str, remaining: u64, window: Option<u64>) {
+    begin_item(list, name);
+    parameter(list, b";r=", remaining);
+    if let Some(window) = window {
+        parameter(list, b";t=", window);
+    }
+}
+
+/// Begins a list item named `name`, which is a token and needs no escaping.
+fn begin_item(list: &mut BytesMut, name: &str) {
+    if !list.is_empty() {
+        list.put_slice(b", ");
+    }
+    list.put_u8(b'"');
+    list.put_slice(name.as_bytes());
+    list.put_u8(b'"');
+}
+
+fn parameter(list: &mut BytesMut, name: &[u8], value: u64) {
+    list.put_slice(name);
+    let mut digits = [0; 20];
+    let (mut value, mut at) = (value.min(MAX_INTEGER), digits.len());
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(value % 10).unwrap_or(0);
+        value /= 10;
+        at -= 1;
+        if value == 0 {
+            break;
+        }
+    }
+    list.put_slice(digits.get(at..).unwrap_or_default());
+}
+
+fn append(headers: &mut HeaderMap, name: HeaderName, list: BytesMut) {
+    let value = HeaderValue::from_maybe_shared::<Bytes>(list.freeze());
+    if let Ok(value) = value.map_err(drop).and_then(|value| if value.is_empty() { Err(()) } else { Ok(value) }) {
+        headers.append(name, value);
     }
 }

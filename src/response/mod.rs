@@ -5,17 +5,27 @@
 //! [`respond_with`](crate::RateLimitLayer::respond_with) replaces the refusal's status and body; any other kind of
 //! service says what a refusal is with [`refuse_with`](crate::RateLimitLayer::refuse_with).
 
+mod accept;
+mod grpc;
 mod headers;
 mod problem;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, header};
 
-use crate::{body::ResponseBody, decision::Decision};
+use crate::{
+    body::ResponseBody,
+    decision::{Decision, Wait},
+    time::Nanos,
+};
 
-pub use headers::Headers;
+pub use headers::{Headers, Writer};
 
 /// What passing responses are turned into.
 pub trait Answer<Res> {
@@ -42,13 +52,29 @@ pub trait Refuse<Req, Res>: Answer<Res> {
 }
 
 /// The answers of an HTTP service.
+///
+/// gRPC requests, known by their content type, get HTTP status 200 with `grpc-status: 8` and a `RetryInfo`, since a plain
+/// 429 would reach their client as a status that may be retried at once.
 #[derive(Debug, Clone, Default)]
 pub struct Http {
     pub(crate) headers: Headers,
+    pub(crate) on_refusals_only: bool,
+    pub(crate) jitter_percent: u8,
+    pub(crate) grpc_pushback: bool,
     pub(crate) exposes_decision: bool,
 }
 
 impl Http {
+    /// Turns a response that passed into one that tells.
+    fn told<B, R>(&self, response: Response<B>, decision: &Decision) -> Response<ResponseBody<B, R>> {
+        let mut response = response.map(ResponseBody::new);
+        if !self.on_refusals_only {
+            self.headers.write(&mut response, decision);
+        }
+        self.expose(response.extensions_mut(), decision);
+        response
+    }
+
     fn expose(&self, extensions: &mut http::Extensions, decision: &Decision) {
         if self.exposes_decision {
             extensions.insert(decision.clone());
@@ -58,7 +84,9 @@ impl Http {
     /// What every refusal has, unless it was said otherwise.
     fn finish<B>(&self, response: &mut Response<B>, decision: &Decision) {
         let headers = response.headers_mut();
-        if let (Some(secs), false) = (decision.retry_after_secs(), headers.contains_key(header::RETRY_AFTER)) {
+        if !headers.contains_key(header::RETRY_AFTER)
+            && let Some(secs) = self.retry_after_secs(decision)
+        {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
         if !headers.contains_key(header::CACHE_CONTROL) {
@@ -67,22 +95,29 @@ impl Http {
         self.headers.write(response, decision);
         self.expose(response.extensions_mut(), decision);
     }
-}
 
-impl<B> Answer<Response<B>> for Http {
-    type Response = Response<ResponseBody<B>>;
-
-    fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
-        let mut response = response.map(ResponseBody::new);
-        self.headers.write(&mut response, decision);
-        self.expose(response.extensions_mut(), decision);
-        response
+    /// The wait in seconds, rounded up, with jitter: never less than the truth.
+    fn retry_after_secs(&self, decision: &Decision) -> Option<u64> {
+        let secs = decision.retry_after_secs()?;
+        let wait = match decision.wait()? {
+            Wait::For(wait) if self.jitter_percent > 0 => wait,
+            _ => return Some(secs),
+        };
+        let share = RandomState::new().build_hasher().finish() % (u64::from(self.jitter_percent) * 1_000 + 1);
+        let more = u128::from(wait.get()) * u128::from(share) / 100_000;
+        Some(wait.saturating_add(Nanos::saturating_from_u128(more)).as_secs_ceil().max(secs))
     }
-}
 
-impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
-    fn refuse(&self, request: &Request<ReqB>, decision: &Decision) -> Self::Response {
-        let (content_type, text) = problem::document(decision);
+    /// The default refusal.
+    fn refusal<ReqB, B>(&self, request: &Request<ReqB>, decision: &Decision) -> Response<ResponseBody<B>> {
+        if let Some(content_type) = grpc::content_type(request) {
+            // An empty body, so that the head ends the stream: trailers only.
+            let mut response = Response::new(ResponseBody::refusal(RefusalBody::default()));
+            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+            grpc::write(response.headers_mut(), decision, self.grpc_pushback);
+            return response;
+        }
+        let (content_type, text) = problem::document(decision, accept::wants_text(request.headers()));
         let length = text.len();
         // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD.
         let is_head = request.method() == Method::HEAD;
@@ -95,6 +130,51 @@ impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        response
+    }
+}
+
+/// Answers that are HTTP's, and can be told what every HTTP layer can. Sealed.
+pub trait HttpAnswers: sealed::Sealed {}
+
+pub(crate) mod sealed {
+    pub trait Sealed {
+        fn http(&mut self) -> &mut super::Http;
+        fn header_names(&self) -> Vec<http::HeaderName>;
+    }
+}
+
+impl HttpAnswers for Http {}
+impl sealed::Sealed for Http {
+    fn http(&mut self) -> &mut Http {
+        self
+    }
+    fn header_names(&self) -> Vec<http::HeaderName> {
+        self.headers.names()
+    }
+}
+
+impl<Req, RB> HttpAnswers for RespondWith<Req, RB> {}
+impl<Req, RB> sealed::Sealed for RespondWith<Req, RB> {
+    fn http(&mut self) -> &mut Http {
+        &mut self.http
+    }
+    fn header_names(&self) -> Vec<http::HeaderName> {
+        self.http.headers.names()
+    }
+}
+
+impl<B> Answer<Response<B>> for Http {
+    type Response = Response<ResponseBody<B>>;
+
+    fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
+        self.told(response, decision)
+    }
+}
+
+impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
+    fn refuse(&self, request: &Request<ReqB>, decision: &Decision) -> Self::Response {
+        let mut response = self.refusal(request, decision);
         self.finish(&mut response, decision);
         response
     }
@@ -116,10 +196,7 @@ impl<Req, B, RB> Answer<Response<B>> for RespondWith<Req, RB> {
     type Response = Response<ResponseBody<B, RB>>;
 
     fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
-        let mut response = response.map(ResponseBody::new);
-        self.http.headers.write(&mut response, decision);
-        self.http.expose(response.extensions_mut(), decision);
-        response
+        self.http.told(response, decision)
     }
 }
 

@@ -10,7 +10,16 @@ use crate::decision::{Decision, Refusal, Wait};
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-pub(super) fn document(decision: &Decision) -> (HeaderValue, Bytes) {
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// Returns the content type and the body.
+pub(super) fn document(decision: &Decision, as_text: bool) -> (HeaderValue, Bytes) {
+    if as_text {
+        let mut text = String::new();
+        detail(&mut text, decision, |text, reason| text.push_str(reason));
+        text.push('\n');
+        return (TEXT, text.into());
+    }
     let status = decision.status();
     let mut text = String::with_capacity(256);
     match decision.refusal() {
@@ -25,7 +34,7 @@ pub(super) fn document(decision: &Decision) -> (HeaderValue, Bytes) {
         }
     }
     text.push_str(",\"detail\":\"");
-    detail(&mut text, decision);
+    detail(&mut text, decision, escape);
     text.push('"');
     let mut violated = decision.violated().peekable();
     if violated.peek().is_some() {
@@ -49,10 +58,10 @@ fn head(text: &mut String, kind: &str, title: &str, status: StatusCode) {
 }
 
 /// Writes what happened, in words that need no escaping but for a reason of the user's own.
-fn detail(text: &mut String, decision: &Decision) {
+fn detail(text: &mut String, decision: &Decision, write_reason: fn(&mut String, &str)) {
     let refusal = decision.refusal();
     match (refusal, decision.wait()) {
-        (Some(Refusal::MissingKey { reason, .. }), _) => escape(text, reason),
+        (Some(Refusal::MissingKey { reason, .. }), _) => write_reason(text, reason),
         (Some(Refusal::StoreFailed), _) => text.push_str("The rate limit cannot be checked at the moment."),
         (_, Some(Wait::Never)) => {
             text.push_str("This request asks for more than its limit can ever hold; waiting does not help.");

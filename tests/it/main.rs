@@ -1,13 +1,18 @@
 //! The integration tests: one binary, a module per area.
-
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "a test fails by panicking, and says where"
+    clippy::cast_possible_truncation,
+    reason = "a test that panics has failed, which is its job"
 )]
 
 mod http;
+mod memory;
+mod oracle;
+mod promise;
 mod quickstart;
+mod random;
 mod service;
 mod support;
+mod threads;

@@ -4,15 +4,16 @@
 //! since the last time pays for dropping the fresh ones of that map, once no lock is held, so the work for each
 //! insertion is constant on average and bounded by one small map.
 
-use std::{
-    hash::RandomState,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::{DashMap, Entry as MapEntry};
 
 use super::table::{Entry, Table};
-use crate::{bucket::Bucket, key::KeyId, time::Nanos};
+use crate::{
+    bucket::Bucket,
+    key::{KeyHash, KeyId},
+    time::Nanos,
+};
 
 /// The size at which a small map is first looked through.
 const FIRST_SWEEP: usize = 16;
@@ -69,7 +70,7 @@ impl Drop for Room<'_> {
 
 /// A part of a rule's buckets that is looked through at once.
 pub(super) struct SmallMap<S> {
-    map: DashMap<KeyId, Entry<S>, RandomState>,
+    map: DashMap<KeyId, Entry<S>, KeyHash>,
     /// How many keys it has when it is looked through next. Relaxed: a hint.
     sweep_at: AtomicUsize,
     /// No bucket that was here at the last sweep is fresh before this time. Relaxed: a hint.
@@ -80,9 +81,9 @@ pub(super) struct SmallMap<S> {
 }
 
 impl<S: Clone> SmallMap<S> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(hash: KeyHash) -> Self {
         // Two is the least number of shards there is.
-        let map = DashMap::with_capacity_and_hasher_and_shard_amount(0, RandomState::new(), 2);
+        let map = DashMap::with_capacity_and_hasher_and_shard_amount(0, hash, 2);
         Self {
             map,
             sweep_at: AtomicUsize::new(FIRST_SWEEP),
@@ -96,12 +97,8 @@ impl<S: Clone> SmallMap<S> {
         self.map.entry(key)
     }
 
-    pub(super) fn remove(&self, key: KeyId) -> bool {
-        self.map.remove(&key).is_some()
-    }
-
-    /// Notes when a new bucket will be fresh.
-    pub(super) fn inserted(&self, fresh_at: Nanos) {
+    /// Notes that a bucket will be fresh at `fresh_at`, maybe earlier than all others here.
+    pub(super) fn has_fresh_at(&self, fresh_at: Nanos) {
         self.nothing_fresh_before.fetch_min(fresh_at.get(), Ordering::Relaxed);
     }
 

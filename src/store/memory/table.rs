@@ -1,7 +1,10 @@
 use std::{
     borrow::Cow,
-    hash::{BuildHasher, RandomState},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicUsize},
+    hash::BuildHasher,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
 };
 
 use dashmap::Entry as MapEntry;
@@ -14,7 +17,7 @@ use crate::{
     bucket::{Ask, Bucket, GivenBack},
     charge::{Charge, Judged, RuleSpec, Take, Taken},
     decision::{Outcome, Verdict, Wait},
-    key::KeyId,
+    key::{KeyHash, KeyId},
     limit::Limit,
     observe::{self, Once},
     time::Nanos,
@@ -69,6 +72,8 @@ pub(super) trait AnyTable: Send + Sync {
 pub(super) struct Entry<S> {
     /// The limit it was last decided under.
     pub(super) limit: Limit,
+    /// How many resets there had been when it was made: what was charged before a reset does not come back after it.
+    era: u32,
     pub(super) state: S,
 }
 
@@ -79,7 +84,7 @@ type Shared<S> = Mutex<Option<Entry<S>>>;
 pub(super) struct Table<B: Bucket> {
     pub(super) bucket: B,
     pub(super) maps: Box<[OnceLock<SmallMap<B::State>>]>,
-    pub(super) hasher: RandomState,
+    hash: KeyHash,
     pub(super) count: Count,
     /// Which small map is asked for room next. Relaxed: any order will do.
     pub(super) hand: AtomicUsize,
@@ -87,6 +92,9 @@ pub(super) struct Table<B: Bucket> {
     overflow: Overflow,
     /// Buckets shared by keys that have no place; made when the first such key comes.
     shared: OnceLock<Box<[Shared<B::State>]>>,
+    /// How many resets there have been. Relaxed is enough: it is raised under the lock of the bucket that goes, which
+    /// whoever makes its successor takes after.
+    era: AtomicU32,
     reported_full: Once,
 }
 
@@ -99,26 +107,27 @@ impl<B: Bucket> Table<B> {
         Self {
             bucket,
             maps: (0..maps).map(|_| OnceLock::new()).collect(),
-            hasher: RandomState::new(),
+            hash: KeyHash::random(),
             count: Count::up_to(bound.max_keys),
             hand: AtomicUsize::new(0),
             name: spec.name.clone(),
             overflow: bound.overflow,
             shared: OnceLock::new(),
+            era: AtomicU32::new(0),
             reported_full: Once::default(),
         }
     }
 
     fn map_of(&self, key: KeyId) -> &SmallMap<B::State> {
-        // The maps hash the key again under secrets of their own.
-        let at = self.hash(key) % self.maps.len().max(1) as u64;
+        // Bits that the maps themselves do not use: they take the upper byte and the lower half.
+        let at = (self.hash(key) >> 40) % self.maps.len().max(1) as u64;
         let at = usize::try_from(at).unwrap_or(0);
         #[allow(clippy::indexing_slicing, reason = "`at` is below the length, which is not zero")]
-        self.maps[at].get_or_init(SmallMap::new)
+        self.maps[at].get_or_init(|| SmallMap::new(self.hash.clone()))
     }
 
     fn hash(&self, key: KeyId) -> u64 {
-        if self.maps.len() == 1 { 0 } else { self.hasher.hash_one(key) }
+        self.hash.hash_one(key)
     }
 
     /// The shared bucket of a key that has no place. **Locking**: after the key's small map, never before.
@@ -133,8 +142,12 @@ impl<B: Bucket> Table<B> {
         let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
         match shared.as_deref() {
             Some(Some(shared)) => shared.clone(),
-            _ => Entry { limit, state: self.bucket.fresh(&limit, now) },
+            _ => self.fresh(limit, now),
         }
+    }
+
+    fn fresh(&self, limit: Limit, now: Nanos) -> Entry<B::State> {
+        Entry { limit, era: self.era.load(Ordering::Relaxed), state: self.bucket.fresh(&limit, now) }
     }
 
     /// Looks at a bucket, lets the others be looked at, and takes the charge if it is settled so.
@@ -160,7 +173,7 @@ impl<B: Bucket> Table<B> {
             return (settled, Judged::new(look, None));
         }
         let (verdict, mark) = self.bucket.take(&mut entry.state, &entry.limit, judged_at, ask);
-        (settled, Judged::new(verdict.seen_from_before(lag), Some(mark)))
+        (settled, Judged::new(verdict.seen_from_before(lag), Some(mark)).stamped(u64::from(entry.era)))
     }
 
     /// Brings a bucket up to date, and returns when to judge it and how much later than `now` that is.
@@ -180,8 +193,7 @@ impl<B: Bucket> Table<B> {
         observe::table_full(&self.reported_full, &self.name);
         let (settled, mut judged) = match self.shared_bucket(charge.key) {
             Some(mut shared) => {
-                let entry = shared
-                    .get_or_insert_with(|| Entry { limit: charge.limit, state: self.bucket.fresh(&charge.limit, now) });
+                let entry = shared.get_or_insert_with(|| self.fresh(charge.limit, now));
                 let when = self.bring(entry, &charge.limit, now);
                 self.settle(entry, when, charge, passing, next)
             }
@@ -196,8 +208,8 @@ impl<B: Bucket> Table<B> {
 }
 
 fn lock_shared<T>(shared: &[Mutex<T>], hash: u64) -> Option<MutexGuard<'_, T>> {
-    // The upper half: the lower bits have chosen the small map.
-    let at = usize::try_from((hash >> 32) % shared.len().max(1) as u64).ok()?;
+    // Bits that have not chosen the small map.
+    let at = usize::try_from((hash & 0xffff_ffff) % shared.len().max(1) as u64).ok()?;
     Some(shared.get(at)?.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -243,7 +255,7 @@ impl<B: Bucket> AnyTable for Table<B> {
         let (settled, judged) = self.settle(&mut entry, when, charge, passing, next);
         let inserted = judged.mark.is_some();
         if let (true, Some(room)) = (inserted, room) {
-            map.inserted(self.bucket.fresh_at(&entry.state, &entry.limit));
+            map.has_fresh_at(self.bucket.fresh_at(&entry.state, &entry.limit));
             vacant.insert(entry);
             room.keep();
         }
@@ -251,14 +263,17 @@ impl<B: Bucket> AnyTable for Table<B> {
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
+        let map = self.map_of(taken.key);
         let change = |entry: &mut Entry<B::State>, taken: &Taken| {
             let limit = entry.limit;
             let (judged_at, _) = self.bring(entry, &limit, now);
             if let Some(back) = taken.cost.checked_sub(cost) {
                 // A mark counts in its own limit's time; under another one it says nothing.
-                if limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period() {
-                    let charge = GivenBack::new(back, taken.mark).delays(taken.delays);
+                let same_time = limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period();
+                if same_time && taken.stamp == u64::from(entry.era) {
+                    let charge = GivenBack::new(back, taken.mark).leaves(cost).delays(taken.delays);
                     self.bucket.give_back(&mut entry.state, &limit, judged_at, charge);
+                    map.has_fresh_at(self.bucket.fresh_at(&entry.state, &limit));
                 }
             } else {
                 let more = Ask::new(cost - taken.cost);
@@ -266,7 +281,7 @@ impl<B: Bucket> AnyTable for Table<B> {
             }
         };
         if taken.cost != cost {
-            match self.map_of(taken.key).entry(taken.key) {
+            match map.entry(taken.key) {
                 MapEntry::Occupied(mut held) => change(held.get_mut(), taken),
                 MapEntry::Vacant(vacant) => {
                     let charges_more = cost > taken.cost;
@@ -292,7 +307,9 @@ impl<B: Bucket> AnyTable for Table<B> {
     }
 
     fn forget(&self, key: KeyId) {
-        if self.map_of(key).remove(key) {
+        if let MapEntry::Occupied(held) = self.map_of(key).entry(key) {
+            self.era.fetch_add(1, Ordering::Relaxed);
+            held.remove();
             self.count.release(1);
         }
     }
@@ -306,13 +323,7 @@ impl<B: Bucket> AnyTable for Table<B> {
     }
 
     fn sweep(&self, now: Nanos) -> usize {
-        for shared in self.shared.get().into_iter().flatten() {
-            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let fresh = |entry: &Entry<B::State>| self.bucket.fresh_at(&entry.state, &entry.limit) <= now;
-            if shared.as_ref().is_some_and(fresh) {
-                *shared = None;
-            }
-        }
+        // The few shared buckets stay: a thread that comes late has to find them.
         self.maps.iter().filter_map(OnceLock::get).map(|map| self.sweep_map(map, now, true)).sum()
     }
 

@@ -1,0 +1,217 @@
+//! Memory follows active clients, under a cap that a flood cannot turn against anybody.
+
+use std::time::Duration;
+
+use tokio_test::block_on;
+use tollgate::{
+    Key, Limit, Limiter, Rule,
+    bucket::{Bucket, FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket},
+    store::{MemoryStore, Overflow},
+    time::{Clock, ManualClock, Nanos},
+};
+
+const TODAY: Nanos = Nanos::from_secs(1_700_000_000);
+
+/// As many keys as a flood has; fewer where the code is not optimized.
+const FLOOD: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+
+fn rule(name: &'static str, limit: Limit) -> Rule<u64> {
+    Rule::new(name, limit, |key: &u64| Some(Key::from(*key)))
+}
+
+fn on(store: &MemoryStore, clock: &ManualClock, rules: impl IntoIterator<Item = Rule<u64>>) -> Limiter<u64> {
+    Limiter::builder(rules).store(store.clone()).clock(clock.clone()).build().unwrap()
+}
+
+fn passes(limiter: &Limiter<u64>, key: u64) -> bool {
+    limiter.check_now(&key).unwrap().is_allowed()
+}
+
+#[test]
+fn a_refusal_and_a_look_put_nothing_into_the_store() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
+    let shared = Rule::global("all", Limit::per_hour(1));
+    let limiter = on(&store, &clock, [rule("one", Limit::per_hour(9)), shared, rule("two", Limit::per_hour(9))]);
+    assert!(limiter.peek_now(&1).unwrap().is_allowed());
+    assert_eq!(store.tracked_keys(), 0, "peeked");
+    assert!(passes(&limiter, 1));
+    assert_eq!(store.tracked_keys(), 3);
+    for key in 2..100 {
+        assert!(!passes(&limiter, key));
+    }
+    assert_eq!(store.tracked_keys(), 3, "refused by a rule that has no keys");
+    let too_much = on(&store, &clock, [rule("three", Limit::per_hour(9)).cost(|key| *key)]);
+    assert!(!passes(&too_much, 10) && passes(&too_much, 0));
+    assert_eq!(store.tracked_keys(), 3, "refused for its cost, or costs nothing");
+}
+
+#[test]
+fn keys_that_came_once_are_gone_when_they_are_as_new() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::new());
+    let limiter = on(&store, &clock, [rule("r", Limit::per_second(1))]);
+    for key in 0..FLOOD {
+        assert!(passes(&limiter, key));
+    }
+    assert_eq!(store.tracked_keys() as u64, FLOOD);
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(store.sweep(clock.now()) as u64, FLOOD);
+    assert_eq!(store.tracked_keys(), 0);
+}
+
+#[test]
+fn a_flood_of_new_keys_stays_under_the_cap_and_gives_a_drained_key_nothing() {
+    for (overflow, shared) in [(Overflow::Share(16), 16 * 5), (Overflow::Share(1), 5), (Overflow::Refuse, 0)] {
+        let store = MemoryStore::builder().max_keys(10_000).overflow(overflow).build();
+        let clock = ManualClock::at(TODAY);
+        let limiter = on(&store, &clock, [rule("r", Limit::per_hour(5))]);
+        let victim = u64::MAX;
+        assert_eq!((0..9).filter(|_| passes(&limiter, victim)).count(), 5);
+        let mut passed = 0;
+        for key in 0..FLOOD {
+            passed += u64::from(passes(&limiter, key));
+            if key % 500 == 0 {
+                assert!(store.tracked_keys() <= 10_000);
+                assert!(!passes(&limiter, victim), "{overflow:?}: the flood has given the victim a fresh burst");
+            }
+        }
+        assert_eq!(store.tracked_keys(), 10_000);
+        assert_eq!(passed, 9_999 + shared, "{overflow:?}: what has a place, and what the others share");
+        assert!(!passes(&limiter, victim));
+        assert!(passes(&limiter, 7), "{overflow:?}: who has a place keeps it");
+        let refused = limiter.check_now(&(FLOOD + 1)).unwrap();
+        assert_eq!(refused.status(), 503, "{overflow:?}: not this key's fault");
+        // Once the others are as new, there is room again.
+        clock.advance(Duration::from_secs(3_600));
+        assert!(passes(&limiter, FLOOD + 1), "{overflow:?}");
+        assert!(!limiter.check_now(&(FLOOD + 1)).unwrap().tightest().unwrap().verdict.untracked);
+    }
+}
+
+#[test]
+fn a_key_that_gets_a_place_goes_on_from_what_it_shared() {
+    let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Share(1)).build();
+    let limiter = on(&store, &ManualClock::at(TODAY), [rule("r", Limit::per_hour(3))]);
+    assert!(passes(&limiter, 1));
+    assert!(passes(&limiter, 2) && passes(&limiter, 3), "both share one bucket of three");
+    assert_eq!(store.tracked_keys(), 1);
+    block_on(limiter.reset("r", Key::from(1_u64))).unwrap();
+    let decision = limiter.check_now(&2).unwrap();
+    assert!(decision.is_allowed());
+    let verdict = decision.tightest().unwrap().verdict;
+    assert!(!verdict.untracked, "it has a place now");
+    assert_eq!(verdict.remaining, 0, "two of three were used where it came from");
+    assert!(!passes(&limiter, 2));
+}
+
+#[test]
+fn keys_that_come_and_go_are_dropped_along_the_way() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
+    let limiter = on(&store, &clock, [rule("r", Limit::per_second(10))]);
+    // A key is as new after 100 ms, in which 10,000 others come.
+    let (live, mut most) = (10_000, 0);
+    for key in 0..2 * FLOOD {
+        clock.advance(Duration::from_micros(10));
+        assert!(passes(&limiter, key));
+        most = most.max(store.tracked_keys());
+    }
+    assert!(most <= 3 * live, "{most} keys were kept of which {live} are live");
+}
+
+#[test]
+fn a_key_whose_charge_came_back_makes_room_for_another() {
+    let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Refuse).build();
+    let limiter = on(&store, &ManualClock::at(TODAY), [rule("r", Limit::per_hour(3))]);
+    let (_, receipt) = limiter.reserve_now(&1).unwrap();
+    // A key without room looks for it in a few places, and goes on from there the next time.
+    let finds_room = || (0..300).any(|_| passes(&limiter, 2));
+    assert!(!finds_room(), "there is room for one");
+    receipt.give_back();
+    assert!(finds_room(), "the first is as new, so its place is free");
+}
+
+#[test]
+fn a_thread_that_comes_late_after_a_sweep_finds_the_shared_bucket() {
+    let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Share(1)).build();
+    let clock = ManualClock::at(TODAY);
+    // The first key's place is taken for long; the others share ten per second.
+    let limit = |key: &u64| if *key == 1 { Limit::per_hour(10) } else { Limit::per_second(10) };
+    let limiter = on(&store, &clock, [rule("r", Limit::per_second(10)).limit_for(limit).cost(|_| 10)]);
+    assert!(passes(&limiter, 1) && passes(&limiter, 2));
+    clock.advance(Duration::from_secs(1));
+    store.sweep(clock.now());
+    clock.set(Nanos::new(clock.now().get() - 500_000_000));
+    assert!(!passes(&limiter, 2), "five of ten are back at its time; a sweep drops no shared bucket");
+    clock.advance(Duration::from_millis(500));
+    assert!(passes(&limiter, 2), "all of them");
+    let left = limiter.peek_now(&2).unwrap().tightest().unwrap().verdict.remaining;
+    assert_eq!(left, 0, "twenty have passed within the second, as many as capacity and rate allow");
+}
+
+fn is_as_new_after_a_reset(algorithm: impl Bucket + Copy) {
+    let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
+    let limit = Limit::per_hour(3);
+    let limit = if algorithm.check(&limit).is_ok() { limit } else { limit.burst(3) };
+    let limiter = on(&store, &clock, [rule("r", limit).algorithm(algorithm).cost(|_| 3)]);
+    let new = limiter.peek_now(&1).unwrap().tightest().unwrap().verdict;
+    assert!(passes(&limiter, 1) && passes(&limiter, 2) && !passes(&limiter, 1));
+    block_on(limiter.reset("r", Key::from(1_u64))).unwrap();
+    assert_eq!(store.tracked_keys(), 1, "the other key keeps its bucket");
+    assert_eq!(limiter.peek_now(&1).unwrap().tightest().unwrap().verdict, new);
+    assert!(passes(&limiter, 1) && !passes(&limiter, 2));
+}
+
+#[test]
+fn a_key_is_as_new_after_a_reset() {
+    is_as_new_after_a_reset(TokenBucket);
+    is_as_new_after_a_reset(LeakyBucket);
+    is_as_new_after_a_reset(FixedWindow);
+    is_as_new_after_a_reset(SlidingWindowLog);
+    is_as_new_after_a_reset(SlidingWindowCounter);
+}
+
+fn gives_nothing_back_to_its_successor(algorithm: impl Bucket) {
+    let name = format!("{algorithm:?}");
+    let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
+    let limiter = on(&store, &clock, [rule("r", Limit::per_hour(10)).algorithm(algorithm).cost(|_| 5)]);
+    let (_, receipt) = limiter.reserve_now(&1).unwrap();
+    block_on(limiter.reset("r", Key::from(1_u64))).unwrap();
+    assert!(passes(&limiter, 1) && passes(&limiter, 1));
+    receipt.give_back();
+    assert!(!passes(&limiter, 1), "{name}: what was charged before the reset has come back after it");
+}
+
+#[test]
+fn a_charge_forgotten_by_a_reset_does_not_come_back_to_the_new_bucket() {
+    gives_nothing_back_to_its_successor(TokenBucket);
+    gives_nothing_back_to_its_successor(FixedWindow);
+    gives_nothing_back_to_its_successor(SlidingWindowLog);
+    gives_nothing_back_to_its_successor(SlidingWindowCounter);
+}
+
+#[test]
+fn limiters_on_one_store_share_the_counts_of_rules_of_equal_name_and_no_others() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
+    let limit = Limit::per_hour(2);
+    let one = on(&store, &clock, [rule("user", limit)]);
+    let other = on(&store.clone(), &clock, [rule("other", limit), rule("user", limit)]);
+    let apart = on(&MemoryStore::new(), &clock, [rule("user", limit)]);
+    assert!(passes(&one, 1) && passes(&other, 1));
+    assert!(!passes(&one, 1) && !passes(&other, 1));
+    assert!(passes(&apart, 1), "another store");
+    assert_eq!(store.tracked_keys(), 2);
+    let only_other = on(&store, &clock, [rule("other", limit)]);
+    assert!(passes(&only_other, 1), "the refusals charged nothing under the other rule");
+}
+
+#[test]
+fn a_second_rule_of_one_name_that_counts_otherwise_is_an_error_at_the_start() {
+    let store = MemoryStore::new();
+    let limit = Limit::per_hour(2);
+    let _first = on(&store, &ManualClock::new(), [rule("user", limit)]);
+    let other_algorithm = rule("user", limit).algorithm(FixedWindow);
+    for second in [other_algorithm, Rule::global("user", limit)] {
+        let error = Limiter::builder([second]).store(store.clone()).build().unwrap_err();
+        assert_eq!((error.rule(), error.field()), ("user", "store"));
+        assert!(error.to_string().contains("token bucket"), "{error}");
+    }
+}
