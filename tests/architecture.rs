@@ -10,20 +10,27 @@ use std::{
 
 /// Floors: a module imports from lower ones and from its own subtree.
 const FLOORS: [&[&str]; 9] = [
-    &["time", "error"],
+    &["time", "error", "observe"],
     &["limit", "decision", "key"],
-    &["bucket", "observe"],
+    &["bucket", "when"],
     &["charge"],
     &["store", "rule"],
     &["limiter"],
     &["response"],
     &["body", "future", "service", "layer"],
-    &["guide"],
+    &["extract", "guide"],
 ];
 
-/// Who besides may import whom. A response puts a refusal into a body, so it knows that type.
-const ALSO: [(&str, &str); 5] =
-    [("response", "body"), ("future", "body"), ("service", "future"), ("layer", "future"), ("layer", "service")];
+/// Who besides may import whom: a response puts a refusal into a body, so it knows that type, and a decision tells the
+/// limit that each rule was asked for.
+const ALSO: [(&str, &str); 6] = [
+    ("decision", "limit"),
+    ("response", "body"),
+    ("future", "body"),
+    ("service", "future"),
+    ("layer", "future"),
+    ("layer", "service"),
+];
 
 const MAX_LINES: usize = 400;
 

@@ -17,8 +17,8 @@ use tollgate::{
     },
     charge::{Charge, FailurePolicy, Judged, RuleSpec, Slot, Take, Taken, Verdicts},
     decision::{Outcome, Refusal, RuleVerdict, Verdict, Wait},
-    key::{KeyId, Secret},
-    response::{Headers, Http, RefusalBody, RefuseWith, RespondWith},
+    key::{KeyId, ParseNetError, Secret, TrustedProxies},
+    response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Writer},
     store::{MemoryStore, MemoryStoreBuilder, Overflow, Receipt, Reply},
     time::{ManualClock, Nanos, SystemClock},
 };
@@ -104,7 +104,8 @@ table! {
     RespondWith<Req, RefusalBody>: Send Sync Unpin Clone Debug;
     RefuseWith<String, u32>: Send Sync Unpin Clone Debug;
     RefusalBody: Send Sync Unpin Clone Debug;
-    Headers: Send Sync Unpin Clone Copy Debug;
+    Headers: Send Sync Unpin Clone Debug;
+    Writer: Send Sync Unpin Clone Debug;
 
     // Errors.
     ConfigError: Send Sync Unpin Clone Debug;
@@ -128,6 +129,9 @@ table! {
     Judged: Send Sync Unpin Clone Copy Debug;
     Verdicts: Send Sync Unpin Clone Debug;
     Taken: Send Sync Unpin Clone Debug;
+    // Keys.
+    TrustedProxies: Send Sync Unpin Clone Debug;
+    ParseNetError: Send Sync Unpin Clone Debug;
     KeyId: Send Sync Unpin Clone Copy Debug;
     Secret: Send Sync Unpin Clone Debug;
 
@@ -193,6 +197,7 @@ fn errors_are_errors_that_can_be_boxed_and_sent() {
     fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
     is_error::<ConfigError>();
     is_error::<ParseLimitError>();
+    is_error::<ParseNetError>();
     is_error::<Error>();
     is_error::<StoreError>();
     is_error::<Unsupported>();
