@@ -123,7 +123,9 @@ fn keeps_the_promise<B: Promise>(in_steps: bool) {
                             receipt.give_back();
                         }
                     }
-                    if B::SEES_WHAT_COMES_BACK && run.starts[index].cost < kept {
+                    // A bucket that was dropped sees nothing.
+                    let sees = B::SEES_WHAT_COMES_BACK && run.store.tracked_keys() > 0;
+                    if sees && run.starts[index].cost < kept {
                         run.judged_at = run.judged_at.max(run.clock.now().get());
                     }
                 }
