@@ -39,7 +39,9 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the inner service is called, every charge is given back. After that, the charges stand.
+    /// Dropped before the inner service is called, every charge is given back. After that, the charges stand. A store
+    /// that answers later may have charged a request whose future was dropped before the answer; the memory store answers
+    /// at once.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, Req, R>
     where

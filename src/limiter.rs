@@ -1,17 +1,23 @@
+mod builder;
+mod core;
+
+pub(crate) use self::core::{Intent, Judgement, Judging};
+pub use builder::LimiterBuilder;
+
 use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
+use self::core::{Applied, AppliedRules, Core};
 use crate::{
-    charge::{Charge, FailurePolicy, Slot, Take, Taken, Verdicts},
-    decision::{Decision, Outcome, Refusal, RuleInfo, Ruling, Rulings, Verdict, Wait},
-    error::{ConfigError, Error, ErrorKind, StoreError},
+    charge::FailurePolicy,
+    decision::{Decision, Refusal},
+    error::{Error, ErrorKind},
     key::{Key, KeyId},
-    limit::Limit,
     observe,
     rule::{Applies, Rule, Rules},
-    store::{MemoryStore, Receipt, Reply, Store},
-    time::{BoxFuture, Clock, Nanos, SystemClock},
+    store::{Receipt, Reply},
+    time::Clock,
 };
 
 /// The whole engine without a service: rules, a store and a clock. Clones share everything.
@@ -48,67 +54,7 @@ struct Inner<Req> {
     on_decision: Option<Hook<Req>>,
 }
 
-/// What is left of a limiter without the request's type, so that it can go into a future of its own.
-struct Core {
-    bound: Vec<Bound>,
-    info: Arc<[RuleInfo]>,
-    store: Arc<dyn Store>,
-    clock: Arc<dyn Clock>,
-}
-
-/// A rule's place in the store, and how long it may hold a request.
-struct Bound {
-    slot: Slot,
-    max_delay: Nanos,
-}
-
 type Hook<Req> = Arc<dyn Fn(&Req, &Decision) + Send + Sync>;
-
-/// Builds a [`Limiter`].
-#[must_use]
-pub struct LimiterBuilder<Req> {
-    rules: Vec<Rule<Req>>,
-    store: Option<Arc<dyn Store>>,
-    clock: Option<Arc<dyn Clock>>,
-    on_decision: Option<Hook<Req>>,
-}
-
-/// What the caller means to do with the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Intent {
-    /// Start now, or not at all.
-    Start,
-    /// Start now, or when its turn comes.
-    StartOrHold,
-    /// Only look.
-    Peek,
-}
-
-/// A decision and what was charged for it.
-pub(crate) struct Judgement {
-    pub(crate) decision: Decision,
-    /// Boxed, since few requests have one.
-    pub(crate) receipt: Option<Box<Receipt>>,
-}
-
-/// A judgement, at once or later.
-#[allow(clippy::large_enum_variant, reason = "the large one is the usual one, and must not be allocated")]
-pub(crate) enum Judging {
-    Ready(Result<Judgement, Error>),
-    Pending(BoxFuture<'static, Result<Judgement, Error>>),
-}
-
-/// One rule that applies to a request.
-#[derive(Debug, Clone, Copy)]
-struct Applied {
-    rule: usize,
-    key: KeyId,
-    limit: Limit,
-    cost: u64,
-    usable: bool,
-}
-
-type AppliedRules = SmallVec<[Applied; 3]>;
 
 impl<Req> Limiter<Req> {
     /// Returns a limiter over `rules` with a memory store and the system clock.
@@ -127,7 +73,7 @@ impl<Req> Limiter<Req> {
 
     /// Returns a builder over `rules`.
     pub fn builder(rules: impl IntoIterator<Item = Rule<Req>>) -> LimiterBuilder<Req> {
-        LimiterBuilder { rules: rules.into_iter().collect(), store: None, clock: None, on_decision: None }
+        LimiterBuilder::new(rules.into_iter().collect())
     }
 
     /// Decides whether `request` passes **now**, and charges it if it does. Where a rule would delay it, it is refused
@@ -141,7 +87,7 @@ impl<Req> Limiter<Req> {
     ///
     /// The memory store answers at once, so there is nothing to cancel.
     pub async fn check(&self, request: &Req) -> Result<Decision, Error> {
-        let judgement = self.judge(request, Intent::Start, false).wait().await?;
+        let judgement = self.judge(request, Intent::Start).wait().await?;
         Ok(self.reported(request, judgement).decision)
     }
 
@@ -151,7 +97,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn check_now(&self, request: &Req) -> Result<Decision, Error> {
-        let judgement = self.judge(request, Intent::Start, false).now()?;
+        let judgement = self.judge(request, Intent::Start).now()?;
         Ok(self.reported(request, judgement).decision)
     }
 
@@ -166,7 +112,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Dropped while it waits, every charge is given back; a turn comes back only if nobody stands behind it.
     pub async fn acquire(&self, request: &Req) -> Result<Decision, Error> {
-        let judgement = self.judge(request, Intent::StartOrHold, false).wait().await?;
+        let judgement = self.judge(request, Intent::StartOrHold).wait().await?;
         let judgement = self.reported(request, judgement);
         if let Some(mut receipt) = judgement.receipt {
             receipt.until_started();
@@ -182,7 +128,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails.
     pub async fn reserve(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
-        let judgement = self.judge(request, Intent::Start, true).wait().await?;
+        let judgement = self.judge(request, Intent::Reserve).wait().await?;
         Ok(self.with_receipt(self.reported(request, judgement)))
     }
 
@@ -192,7 +138,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn reserve_now(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
-        let judgement = self.judge(request, Intent::Start, true).now()?;
+        let judgement = self.judge(request, Intent::Reserve).now()?;
         Ok(self.with_receipt(self.reported(request, judgement)))
     }
 
@@ -207,7 +153,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails.
     pub async fn peek(&self, request: &Req) -> Result<Decision, Error> {
-        Ok(self.judge(request, Intent::Peek, false).wait().await?.decision)
+        Ok(self.judge(request, Intent::Peek).wait().await?.decision)
     }
 
     /// As [`peek`](Self::peek), for plain threads.
@@ -216,7 +162,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn peek_now(&self, request: &Req) -> Result<Decision, Error> {
-        Ok(self.judge(request, Intent::Peek, false).now()?.decision)
+        Ok(self.judge(request, Intent::Peek).now()?.decision)
     }
 
     /// Forgets what `key` has used under the rule `name`. A rule without keys has one count, whatever `key` says.
@@ -242,8 +188,7 @@ impl<Req> Limiter<Req> {
         &self.inner.core.clock
     }
 
-    /// Decides. With `keep_receipt`, what was charged is returned; so it is where the request has to be held.
-    pub(crate) fn judge(&self, request: &Req, intent: Intent, keep_receipt: bool) -> Judging {
+    pub(crate) fn judge(&self, request: &Req, intent: Intent) -> Judging {
         let (rules, core) = (&self.inner.rules, &self.inner.core);
         let now = core.clock.now();
         let secret = core.store.secret();
@@ -262,10 +207,10 @@ impl<Req> Limiter<Req> {
             }
         }
         match core.decide(now, &applied, intent) {
-            Reply::Ready(verdicts) => Judging::Ready(core.judgement(now, verdicts, &applied, keep_receipt)),
+            Reply::Ready(verdicts) => Judging::Ready(core.judgement(now, verdicts, &applied, intent)),
             Reply::Pending(reply) => {
                 let core = Arc::clone(core);
-                Judging::Pending(Box::pin(async move { core.judgement(now, reply.await, &applied, keep_receipt) }))
+                Judging::Pending(Box::pin(async move { core.judgement(now, reply.await, &applied, intent) }))
             }
         }
     }
@@ -299,126 +244,6 @@ impl<Req> Limiter<Req> {
     }
 }
 
-impl Core {
-    fn decide(&self, now: Nanos, applied: &[Applied], intent: Intent) -> Reply<Verdicts> {
-        let all_usable = applied.iter().all(|applied| applied.usable);
-        let mut charges: SmallVec<[Charge<'_>; 3]> = SmallVec::new();
-        for applied in applied.iter().filter(|applied| applied.usable) {
-            let Some(bound) = self.bound.get(applied.rule) else {
-                return Reply::Ready(Err(StoreError::new("a rule is not bound")));
-            };
-            let mut charge = Charge::new(&bound.slot, applied.key, applied.limit, applied.cost);
-            if intent != Intent::Start {
-                charge.max_delay = bound.max_delay;
-            }
-            if intent == Intent::Peek || !all_usable {
-                charge.take = Take::Never;
-            }
-            charges.push(charge);
-        }
-        if charges.is_empty() {
-            return Reply::Ready(Ok(Verdicts::new()));
-        }
-        self.store.decide(now, &charges)
-    }
-
-    fn judgement(
-        &self,
-        now: Nanos,
-        verdicts: Result<Verdicts, StoreError>,
-        applied: &[Applied],
-        keep_receipt: bool,
-    ) -> Result<Judgement, Error> {
-        let verdicts = verdicts?;
-        let mut judged = verdicts.iter();
-        let mut rulings = Rulings::new();
-        for applied in applied {
-            let verdict = if applied.usable {
-                judged.next().ok_or_else(|| StoreError::new("the store left charges unanswered"))?.verdict
-            } else {
-                Verdict::new(Outcome::Refuse(Wait::Never), 0, 0, None)
-            };
-            rulings.push(Ruling { rule: applied.rule, cost: applied.cost, limit: applied.limit, verdict });
-        }
-        let decision = Decision::of(Arc::clone(&self.info), rulings, now);
-        let wants_receipt = decision.is_allowed() && (keep_receipt || decision.delay() > std::time::Duration::ZERO);
-        let receipt = wants_receipt.then(|| Box::new(self.receipt(self.taken(&verdicts, applied))));
-        Ok(Judgement { decision, receipt })
-    }
-
-    fn taken(&self, verdicts: &Verdicts, applied: &[Applied]) -> SmallVec<[(usize, Taken); 2]> {
-        let usable = applied.iter().filter(|applied| applied.usable);
-        let taken = usable.zip(verdicts.iter()).filter_map(|(applied, judged)| {
-            let bound = self.bound.get(applied.rule)?;
-            let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, judged.mark?);
-            taken.stamp = judged.stamp;
-            taken.delays = bound.max_delay > Nanos::ZERO;
-            Some((applied.rule, taken))
-        });
-        taken.collect()
-    }
-
-    fn receipt(&self, taken: SmallVec<[(usize, Taken); 2]>) -> Receipt {
-        Receipt::new(Arc::clone(&self.store), Arc::clone(&self.clock), Arc::clone(&self.info), taken)
-    }
-}
-
-impl Judging {
-    async fn wait(self) -> Result<Judgement, Error> {
-        match self {
-            Self::Ready(judgement) => judgement,
-            Self::Pending(judgement) => judgement.await,
-        }
-    }
-
-    fn now(self) -> Result<Judgement, Error> {
-        match self {
-            Self::Ready(judgement) => judgement,
-            Self::Pending(_) => Err(Error::new(ErrorKind::NotReady)),
-        }
-    }
-}
-
-impl<Req> LimiterBuilder<Req> {
-    /// Sets the store; a [`MemoryStore`] of its own unless set. Limiters given clones of one store share the counts of
-    /// rules of equal name.
-    pub fn store(mut self, store: impl Store) -> Self {
-        self.store = Some(Arc::new(store));
-        self
-    }
-
-    /// Sets the clock; [`SystemClock`] unless set.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Some(Arc::new(clock));
-        self
-    }
-
-    /// Calls `hook` with every decision but those that only [`peek`](Limiter::peek), before the caller has it. It runs
-    /// on the request's path, with no lock held: keep it short.
-    pub fn on_decision(mut self, hook: impl Fn(&Req, &Decision) + Send + Sync + 'static) -> Self {
-        self.on_decision = Some(Arc::new(hook));
-        self
-    }
-
-    /// Puts the rules together and binds them to the store.
-    ///
-    /// # Errors
-    ///
-    /// Where a rule cannot work, or the store cannot run it.
-    pub fn build(self) -> Result<Limiter<Req>, ConfigError> {
-        let rules = Rules::new(self.rules)?;
-        let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        let bind = |rule: &Rule<Req>| match store.bind(&rule.spec(), None) {
-            Ok(slot) => Ok(Bound { slot, max_delay: rule.max_delay() }),
-            Err(why) => Err(ConfigError::new(rule.name(), "store", why.to_string())),
-        };
-        let bound = rules.iter().map(|(rule, _)| bind(rule)).collect::<Result<_, _>>()?;
-        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let core = Arc::new(Core { bound, info: Arc::clone(rules.info()), store, clock });
-        Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision }) })
-    }
-}
-
 impl<Req> Clone for Limiter<Req> {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
@@ -429,11 +254,5 @@ impl<Req> fmt::Debug for Limiter<Req> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<_> = self.inner.rules.iter().map(|(rule, _)| rule).collect();
         f.debug_struct("Limiter").field("rules", &rules).finish_non_exhaustive()
-    }
-}
-
-impl<Req> fmt::Debug for LimiterBuilder<Req> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimiterBuilder").field("rules", &self.rules).finish_non_exhaustive()
     }
 }

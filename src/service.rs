@@ -61,7 +61,7 @@ where
 
     fn call(&mut self, mut request: Req) -> Self::Future {
         let gate = Arc::clone(&self.gate);
-        let judgement = match gate.limiter.judge(&request, Intent::StartOrHold, false) {
+        let judgement = match gate.limiter.judge(&request, Intent::StartOrHold) {
             Judging::Ready(judgement) => judgement,
             Judging::Pending(judging) => {
                 // The service that was made ready goes with the request; its clone has to be asked again.

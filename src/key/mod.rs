@@ -77,7 +77,7 @@ pub struct Key<'a> {
 #[derive(Clone)]
 enum Repr<'a> {
     One(Part<'a>),
-    Many(SmallVec<[Part<'a>; 2]>),
+    Many(SmallVec<[Part<'a>; 4]>),
     Unavailable(&'static str),
 }
 
@@ -187,7 +187,7 @@ impl<'a> Key<'a> {
 }
 
 impl<'a> Repr<'a> {
-    fn into_parts(self) -> SmallVec<[Part<'a>; 2]> {
+    fn into_parts(self) -> SmallVec<[Part<'a>; 4]> {
         match self {
             Self::One(part) => SmallVec::from_iter([part]),
             Self::Many(parts) => parts,

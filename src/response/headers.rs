@@ -3,6 +3,7 @@ use std::{fmt, sync::Arc};
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
+use super::digits;
 use crate::{
     decision::{Decision, Outcome, RuleVerdict, Wait},
     time::Nanos,
@@ -141,10 +142,10 @@ fn write_x(headers: &mut HeaderMap, rule: RuleVerdict<'_>, epoch: Option<Nanos>,
         headers.remove(&RESET);
     }
     headers.reserve(3);
-    headers.insert(LIMIT, HeaderValue::from(verdict.limit));
-    headers.insert(REMAINING, HeaderValue::from(verdict.remaining));
+    headers.insert(LIMIT, digits::value(verdict.limit));
+    headers.insert(REMAINING, digits::value(verdict.remaining));
     if let Some(reset) = reset {
-        headers.insert(RESET, HeaderValue::from(reset));
+        headers.insert(RESET, digits::value(reset));
     }
 }
 

@@ -6,6 +6,7 @@
 //! service says what a refusal is with [`refuse_with`](crate::RateLimitLayer::refuse_with).
 
 mod accept;
+mod digits;
 mod grpc;
 mod headers;
 mod problem;
@@ -87,7 +88,7 @@ impl Http {
         if !headers.contains_key(header::RETRY_AFTER)
             && let Some(secs) = self.retry_after_secs(decision)
         {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
+            headers.insert(header::RETRY_AFTER, digits::value(secs));
         }
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

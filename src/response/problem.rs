@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
+use smallvec::SmallVec;
 
 use crate::decision::{Decision, Refusal, Wait};
 
@@ -15,13 +16,13 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// Returns the content type and the body.
 pub(super) fn document(decision: &Decision, as_text: bool) -> (HeaderValue, Bytes) {
     if as_text {
-        let mut text = String::new();
+        let mut text = Text::default();
         detail(&mut text, decision, |text, reason| text.push_str(reason));
-        text.push('\n');
-        return (TEXT, text.into());
+        text.push_str("\n");
+        return (TEXT, text.into_bytes());
     }
     let status = decision.status();
-    let mut text = String::with_capacity(256);
+    let mut text = Text::default();
     match decision.refusal() {
         Some(Refusal::Limited) => head(&mut text, "quota-exceeded", "Quota Exceeded", status),
         Some(Refusal::Overload | Refusal::StoreFailed) => {
@@ -35,7 +36,7 @@ pub(super) fn document(decision: &Decision, as_text: bool) -> (HeaderValue, Byte
     }
     text.push_str(",\"detail\":\"");
     detail(&mut text, decision, escape);
-    text.push('"');
+    text.push_str("\"");
     let mut violated = decision.violated().peekable();
     if violated.peek().is_some() {
         text.push_str(",\"violated-policies\":[");
@@ -43,13 +44,34 @@ pub(super) fn document(decision: &Decision, as_text: bool) -> (HeaderValue, Byte
             // Rule names are tokens and need no escaping.
             let _ = write!(text, "{}\"{name}\"", if at > 0 { "," } else { "" });
         }
-        text.push(']');
+        text.push_str("]");
     }
-    text.push('}');
-    (PROBLEM_JSON, text.into())
+    text.push_str("}");
+    (PROBLEM_JSON, text.into_bytes())
 }
 
-fn head(text: &mut String, kind: &str, title: &str, status: StatusCode) {
+/// A body in the making: one allocation in all, where it is not unusually long.
+#[derive(Default)]
+struct Text(SmallVec<[u8; 320]>);
+
+impl Text {
+    fn push_str(&mut self, text: &str) {
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self.0)
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.push_str(text);
+        Ok(())
+    }
+}
+
+fn head(text: &mut Text, kind: &str, title: &str, status: StatusCode) {
     let _ = write!(
         text,
         "{{\"type\":\"https://iana.org/assignments/http-problem-types#{kind}\",\"title\":\"{title}\",\"status\":{}",
@@ -58,7 +80,7 @@ fn head(text: &mut String, kind: &str, title: &str, status: StatusCode) {
 }
 
 /// Writes what happened, in words that need no escaping but for a reason of the user's own.
-fn detail(text: &mut String, decision: &Decision, write_reason: fn(&mut String, &str)) {
+fn detail(text: &mut Text, decision: &Decision, write_reason: fn(&mut Text, &str)) {
     let refusal = decision.refusal();
     match (refusal, decision.wait()) {
         (Some(Refusal::MissingKey { reason, .. }), _) => write_reason(text, reason),
@@ -80,15 +102,19 @@ fn secs(decision: &Decision) -> u64 {
 }
 
 /// Escapes a text for JSON (RFC 8259, section 7).
-fn escape(text: &mut String, raw: &str) {
+fn escape(text: &mut Text, raw: &str) {
     for char in raw.chars() {
         match char {
-            '"' | '\\' => text.extend(['\\', char]),
+            '"' | '\\' => {
+                let _ = write!(text, "\\{char}");
+            }
             '\n' => text.push_str("\\n"),
             control if control < ' ' => {
                 let _ = write!(text, "\\u{:04x}", u32::from(control));
             }
-            other => text.push(other),
+            other => {
+                let _ = text.write_char(other);
+            }
         }
     }
 }
@@ -99,10 +125,10 @@ mod tests {
 
     #[test]
     fn escapes_what_json_needs() {
-        let mut text = String::from("\"");
+        let mut text = Text::default();
         let raw = "a \"quoted\" \\ line\nand a \u{1} control, caf\u{e9}";
         escape(&mut text, raw);
-        text.push('"');
-        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), raw);
+        let quoted = [b"\"", text.0.as_slice(), b"\""].concat();
+        assert_eq!(serde_json::from_slice::<String>(&quoted).unwrap(), raw);
     }
 }

@@ -195,6 +195,11 @@ impl<B: Bucket> Table<B> {
         (judged_at, judged_at.saturating_sub(now))
     }
 
+    /// Whether bringing the bucket up to date would leave it as it is.
+    fn is_current(&self, entry: &Entry<B::State>, charge: &Charge<'_>, now: Nanos) -> bool {
+        entry.limit == charge.limit && self.bucket.seen(&entry.state).saturating_sub(now) < Nanos::SECOND
+    }
+
     /// Changes what a taken charge stands at, from `standing` to what `taken` says.
     fn change(&self, entry: &mut Entry<B::State>, judged_at: Nanos, taken: &Taken, standing: u64) {
         let limit = entry.limit;
@@ -253,8 +258,9 @@ impl<B: Bucket> AnyTable for Table<B> {
     ) -> Visit {
         let map = self.map_of(charge.key);
         let vacant = match map.entry(charge.key) {
-            MapEntry::Occupied(mut held) if charge.take == Take::Never => {
-                let mut copy = held.get_mut().clone();
+            // Who only looks changes nothing, not even what a changed limit or clock would.
+            MapEntry::Occupied(held) if charge.take == Take::Never && !self.is_current(held.get(), charge, now) => {
+                let mut copy = held.get().clone();
                 let when = self.bring(&mut copy, &charge.limit, now);
                 let (settled, judged) = self.settle(&mut copy, when, charge, passing, next);
                 return Visit { settled, judged, inserted: false };

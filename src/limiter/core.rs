@@ -1,0 +1,162 @@
+//! The part of a limiter that does not know the request's type.
+
+use std::{sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use crate::{
+    charge::{Charge, Slot, Take, Taken, Verdicts},
+    decision::{Decision, Outcome, RuleInfo, Ruling, Rulings, Verdict, Wait},
+    error::{Error, ErrorKind, StoreError},
+    key::KeyId,
+    limit::Limit,
+    store::{Receipt, Reply, Store},
+    time::{BoxFuture, Clock, Nanos},
+};
+
+/// What is left of a limiter without the request's type, so that it can go into a future of its own.
+pub(super) struct Core {
+    pub(super) bound: Vec<Bound>,
+    pub(super) info: Arc<[RuleInfo]>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+/// A rule's place in the store, and how long it may hold a request.
+pub(super) struct Bound {
+    pub(super) slot: Slot,
+    pub(super) max_delay: Nanos,
+}
+
+/// What the caller means to do with the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// Start now, or not at all.
+    Start,
+    /// Start now, or not at all, and maybe give back or settle later.
+    Reserve,
+    /// Start now, or when its turn comes.
+    StartOrHold,
+    /// Only look.
+    Peek,
+}
+
+impl Intent {
+    fn may_wait(self) -> bool {
+        matches!(self, Self::StartOrHold | Self::Peek)
+    }
+
+    /// Whether what was charged has to be at hand.
+    fn wants_receipt(self, decision: &Decision) -> bool {
+        match self {
+            Self::Reserve => decision.is_allowed(),
+            Self::StartOrHold => decision.is_allowed() && decision.delay() > Duration::ZERO,
+            Self::Start | Self::Peek => false,
+        }
+    }
+}
+
+/// A decision and what was charged for it.
+pub(crate) struct Judgement {
+    pub(crate) decision: Decision,
+    /// Boxed, since few requests have one.
+    pub(crate) receipt: Option<Box<Receipt>>,
+}
+
+/// A judgement, at once or later.
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one, and must not be allocated")]
+pub(crate) enum Judging {
+    Ready(Result<Judgement, Error>),
+    Pending(BoxFuture<'static, Result<Judgement, Error>>),
+}
+
+/// One rule that applies to a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Applied {
+    pub(super) rule: usize,
+    pub(super) key: KeyId,
+    pub(super) limit: Limit,
+    pub(super) cost: u64,
+    pub(super) usable: bool,
+}
+
+pub(super) type AppliedRules = SmallVec<[Applied; 3]>;
+
+impl Core {
+    pub(super) fn decide(&self, now: Nanos, applied: &[Applied], intent: Intent) -> Reply<Verdicts> {
+        let all_usable = applied.iter().all(|applied| applied.usable);
+        let mut charges: SmallVec<[Charge<'_>; 3]> = SmallVec::new();
+        for applied in applied.iter().filter(|applied| applied.usable) {
+            let Some(bound) = self.bound.get(applied.rule) else {
+                return Reply::Ready(Err(StoreError::new("a rule is not bound")));
+            };
+            let mut charge = Charge::new(&bound.slot, applied.key, applied.limit, applied.cost);
+            if intent.may_wait() {
+                charge.max_delay = bound.max_delay;
+            }
+            if intent == Intent::Peek || !all_usable {
+                charge.take = Take::Never;
+            }
+            charges.push(charge);
+        }
+        if charges.is_empty() {
+            return Reply::Ready(Ok(Verdicts::new()));
+        }
+        self.store.decide(now, &charges)
+    }
+
+    pub(super) fn judgement(
+        &self,
+        now: Nanos,
+        verdicts: Result<Verdicts, StoreError>,
+        applied: &[Applied],
+        intent: Intent,
+    ) -> Result<Judgement, Error> {
+        let verdicts = verdicts?;
+        let mut judged = verdicts.iter();
+        let mut rulings = Rulings::new();
+        for applied in applied {
+            let verdict = if applied.usable {
+                judged.next().ok_or_else(|| StoreError::new("the store left charges unanswered"))?.verdict
+            } else {
+                Verdict::new(Outcome::Refuse(Wait::Never), 0, 0, None)
+            };
+            rulings.push(Ruling { rule: applied.rule, cost: applied.cost, limit: applied.limit, verdict });
+        }
+        let decision = Decision::of(Arc::clone(&self.info), rulings, now);
+        let receipt = intent.wants_receipt(&decision).then(|| Box::new(self.receipt(self.taken(&verdicts, applied))));
+        Ok(Judgement { decision, receipt })
+    }
+
+    fn taken(&self, verdicts: &Verdicts, applied: &[Applied]) -> SmallVec<[(usize, Taken); 2]> {
+        let usable = applied.iter().filter(|applied| applied.usable);
+        let taken = usable.zip(verdicts.iter()).filter_map(|(applied, judged)| {
+            let bound = self.bound.get(applied.rule)?;
+            let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, judged.mark?);
+            taken.stamp = judged.stamp;
+            taken.delays = bound.max_delay > Nanos::ZERO;
+            Some((applied.rule, taken))
+        });
+        taken.collect()
+    }
+
+    pub(super) fn receipt(&self, taken: SmallVec<[(usize, Taken); 2]>) -> Receipt {
+        Receipt::new(Arc::clone(&self.store), Arc::clone(&self.clock), Arc::clone(&self.info), taken)
+    }
+}
+
+impl Judging {
+    pub(super) async fn wait(self) -> Result<Judgement, Error> {
+        match self {
+            Self::Ready(judgement) => judgement,
+            Self::Pending(judgement) => judgement.await,
+        }
+    }
+
+    pub(super) fn now(self) -> Result<Judgement, Error> {
+        match self {
+            Self::Ready(judgement) => judgement,
+            Self::Pending(_) => Err(Error::new(ErrorKind::NotReady)),
+        }
+    }
+}
