@@ -1,1 +1,12 @@
 //! The integration tests: one binary, a module per area.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests are tests, which clippy tells only by the attribute"
+)]
+
+mod cases;
+mod seeds;
+mod support;
+mod timelines;
