@@ -90,14 +90,28 @@ fn settling_changes_the_charge_by_the_difference() {
         reserve(&bench, 0, 1).settle(5);
         assert_eq!(bench.remaining(0), 14, "{kind:?}");
         let mut receipt = reserve(&bench, 0, 10);
-        assert!(receipt.settle_rule("rule", 4));
-        assert!(receipt.settle_rule("rule", 6));
+        assert!(receipt.settle_rule("rule", 0));
         assert!(!receipt.settle_rule("other", 0));
-        receipt.give_back();
         assert_eq!(bench.remaining(0), 14, "{kind:?}");
+        drop(receipt);
         reserve(&bench, 0, 7).keep();
         drop(reserve(&bench, 0, 7)); // dropped, it stands
         assert_eq!(bench.remaining(0), 0, "{kind:?}");
+    }
+}
+
+/// Settled first, for an answer that was shorter or longer than expected, and then cancelled after all.
+#[test]
+fn a_settled_charge_can_still_be_given_back() {
+    for kind in Kind::REFUSING {
+        for (cost, settled) in [(10, 4), (4, 10)] {
+            let bench = Bench::new(kind, per(20, 60 * S));
+            let mut receipt = reserve(&bench, 0, cost);
+            assert!(receipt.settle_rule("rule", settled));
+            assert_eq!(bench.remaining(0), 20 - settled, "{kind:?}");
+            receipt.give_back();
+            assert_eq!(bench.remaining(0), 20, "{kind:?}: {cost}, settled to {settled}");
+        }
     }
 }
 

@@ -1,5 +1,7 @@
+mod clock;
 mod counting;
 mod giving_back;
+mod keys;
 mod numbers;
 mod remaining;
 mod rules;
