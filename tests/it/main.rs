@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "helpers of tests are tests, which clippy tells only by the attribute"
+    reason = "all of this binary is tests, which clippy tells only by the attribute"
 )]
 
 mod cases;

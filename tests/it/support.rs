@@ -10,7 +10,7 @@ use tollgate::{
     },
     decision::{Outcome, Verdict, Wait},
     store::MemoryStore,
-    time::{ManualClock, Nanos},
+    time::{Clock, ManualClock, Nanos},
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -36,17 +36,22 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::TokenBucket,
-        Self::FixedWindow,
-        Self::SlidingWindowLog,
-        Self::SlidingWindowCounter,
-        Self::LeakyBucket,
-    ];
+    /// As the names of rules and files are written.
+    pub(crate) const fn snake_case(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindowLog => "sliding_window_log",
+            Self::SlidingWindowCounter => "sliding_window_counter",
+            Self::LeakyBucket => "leaky_bucket",
+        }
+    }
+
+    pub(crate) const ALL: [Self; 5] =
+        [Self::TokenBucket, Self::FixedWindow, Self::SlidingWindowLog, Self::SlidingWindowCounter, Self::LeakyBucket];
     /// Those that refuse and never hold.
     pub(crate) const REFUSING: [Self; 4] =
         [Self::TokenBucket, Self::FixedWindow, Self::SlidingWindowLog, Self::SlidingWindowCounter];
-    pub(crate) const WINDOWS: [Self; 3] = [Self::FixedWindow, Self::SlidingWindowLog, Self::SlidingWindowCounter];
 
     /// `limit` with the depth of queue that the leaky bucket has to be told.
     pub(crate) fn limit(self, limit: Limit) -> Limit {
@@ -197,7 +202,9 @@ impl Bench {
     }
 
     pub(crate) fn check_as(&self, client: u64, now: u64, cost: u64) -> Decision {
-        self.set(now);
+        if self.clock.now() != at(now) {
+            self.set(now);
+        }
         self.limiter.check_now(&Call { client, cost }).unwrap()
     }
 

@@ -43,13 +43,9 @@ fn a_window_goes_on_after_the_clock_was_set_back_an_hour() {
 #[test]
 fn no_strategy_waits_longer_after_a_step_than_from_empty() {
     for kind in Kind::ALL {
-        for (before, after) in [
-            (3_600 * S, 0),
-            (3_600 * S, 3_599 * S),
-            (DAY + 17, 86_399 * S),
-            (40 * 365 * DAY, 7),
-            (61 * S, 59 * S),
-        ] {
+        for (before, after) in
+            [(3_600 * S, 0), (3_600 * S, 3_599 * S), (DAY + 17, 86_399 * S), (40 * 365 * DAY, 7), (61 * S, 59 * S)]
+        {
             for cost in [1, 4, 10] {
                 // What a bucket that was emptied at `after` would tell.
                 let mut emptied = kind.bucket(per(10, 60 * S));

@@ -27,8 +27,7 @@ fn names(decision: &Decision) -> Vec<&str> {
 #[test]
 fn a_request_refused_by_one_rule_is_charged_by_none_in_either_order() {
     for swapped in [false, true] {
-        let rules =
-            [("r1", Kind::FixedWindow, per(10, 60 * S)), ("r2", Kind::FixedWindow, per(30, 1_800 * S))];
+        let rules = [("r1", Kind::FixedWindow, per(10, 60 * S)), ("r2", Kind::FixedWindow, per(30, 1_800 * S))];
         let bench = in_order(swapped, &rules);
         for (now, left_of_r2, refused_by, retry_after) in
             [(0, 20, vec!["r1"], 60), (60, 10, vec!["r1"], 60), (120, 0, vec!["r1", "r2"], 1_680)]
@@ -48,7 +47,8 @@ fn a_request_refused_by_one_rule_is_charged_by_none_in_either_order() {
         }
         let decision = bench.check(120 * S, 1);
         let waits: BTreeMap<_, _> = decision.rules().map(|rule| (rule.rule, rule.verdict.outcome)).collect();
-        let wait = |secs| tollgate::decision::Outcome::Refuse(tollgate::decision::Wait::For(crate::support::at(secs * S)));
+        let wait =
+            |secs| tollgate::decision::Outcome::Refuse(tollgate::decision::Wait::For(crate::support::at(secs * S)));
         assert_eq!((waits["r1"], waits["r2"]), (wait(60), wait(1_680)));
         assert_eq!(decision.tightest().unwrap().rule, "r2");
         bench.refuses(120 * S, 1, 1_680 * S);
@@ -116,7 +116,8 @@ fn clones_of_a_limiter_have_one_count_on_all_connections_and_routes() {
     let call = |limiter: &Limiter<Call>| limiter.check_now(&Call { client: 0, cost: 1 }).unwrap().is_allowed();
     let connections: Vec<_> = (0..50).map(|_| bench.limiter.clone()).collect();
     let passed: usize = thread::scope(|scope| {
-        let running: Vec<_> = connections.iter().map(|limiter| scope.spawn(move || usize::from(call(limiter)))).collect();
+        let running: Vec<_> =
+            connections.iter().map(|limiter| scope.spawn(move || usize::from(call(limiter)))).collect();
         running.into_iter().map(|connection| connection.join().unwrap()).sum()
     });
     assert_eq!(passed, 5);
