@@ -7,6 +7,7 @@
 )]
 
 mod cases;
+mod engine;
 mod seeds;
-mod support;
+
 mod timelines;

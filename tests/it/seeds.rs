@@ -9,7 +9,7 @@ use tollgate::{
     time::ManualClock,
 };
 
-use crate::support::{Bench, Call, Kind, MS, S, at, per, remaining_of};
+use crate::engine::{Bench, Call, Kind, MS, S, at, per, remaining_of};
 
 mod review;
 

@@ -12,7 +12,7 @@ use tollgate::{
     time::Nanos,
 };
 
-use crate::support::{Kind, per};
+use crate::engine::{Kind, per};
 
 mod time;
 mod ways;

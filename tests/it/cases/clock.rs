@@ -4,7 +4,7 @@ use std::process::Command;
 
 use tollgate::{Limit, bucket::Ask, decision::Wait};
 
-use crate::support::{Bench, Call, DAY, Kind, MS, S, per};
+use crate::engine::{Bench, Call, DAY, Kind, MS, S, per};
 
 /// B29, restify/node-restify#34, sethvargo/go-limiter#41: refused until the clock had caught up with the old mark.
 #[test]

@@ -4,7 +4,7 @@ use std::thread;
 
 use tollgate::bucket::{Ask, GivenBack};
 
-use crate::support::{Bench, Call, DAY, Kind, MS, S, per};
+use crate::engine::{Bench, Call, DAY, Kind, MS, S, per};
 
 /// B02, marketcalls/openalgo#1830: an entry exactly one window old still counted.
 #[test]

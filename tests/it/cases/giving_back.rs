@@ -7,7 +7,7 @@ use tollgate::{
     store::Receipt,
 };
 
-use crate::support::{Bench, Call, Kind, MS, PureBucket, S, per};
+use crate::engine::{Bench, Call, Kind, MS, PureBucket, S, per};
 
 #[track_caller]
 fn reserve(bench: &Bench, now: u64, cost: u64) -> Receipt {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use tollgate::{Key, Limit, Limiter, Rule, key::Secret, time::ManualClock};
 
-use crate::support::Kind;
+use crate::engine::Kind;
 
 type Pair = (String, String);
 

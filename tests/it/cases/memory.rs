@@ -5,7 +5,7 @@ use tollgate::{
     store::{MemoryStore, Overflow},
 };
 
-use crate::support::{Bench, Kind, S, at, per};
+use crate::engine::{Bench, Kind, S, at, per};
 
 fn untracked(decision: &Decision) -> bool {
     decision.tightest().unwrap().verdict.untracked

@@ -10,7 +10,7 @@ use tollgate::{
     time::Nanos,
 };
 
-use crate::support::{Bench, Call, DAY, Kind, MS, S, at, per};
+use crate::engine::{Bench, Call, DAY, Kind, MS, S, at, per};
 
 /// B15, bucket4j/bucket4j#51: permits times nanoseconds passed 2^63 after half a day, and everything was refused.
 #[test]

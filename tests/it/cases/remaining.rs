@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tollgate::{Key, Limit, Limiter, Rule, bucket::Ask, decision::Wait};
 
-use crate::support::{Bench, Call, Kind, MS, S, per};
+use crate::engine::{Bench, Call, Kind, MS, S, per};
 
 /// B13, boinkor-net/governor#102: the figure came from the schedule alone, never from now, and stuck at 0.
 #[test]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, thread};
 use proptest::prelude::*;
 use tollgate::{Decision, Key, Limit, Limiter, Rule, bucket::FixedWindow, store::MemoryStore, time::ManualClock};
 
-use crate::support::{Bench, Call, Kind, S, per, remaining_of};
+use crate::engine::{Bench, Call, Kind, S, per, remaining_of};
 
 /// A bench of these rules, in this order or the reverse.
 fn in_order(swapped: bool, rules: &[(&'static str, Kind, Limit)]) -> Bench {
@@ -48,7 +48,7 @@ fn a_request_refused_by_one_rule_is_charged_by_none_in_either_order() {
         let decision = bench.check(120 * S, 1);
         let waits: BTreeMap<_, _> = decision.rules().map(|rule| (rule.rule, rule.verdict.outcome)).collect();
         let wait =
-            |secs| tollgate::decision::Outcome::Refuse(tollgate::decision::Wait::For(crate::support::at(secs * S)));
+            |secs| tollgate::decision::Outcome::Refuse(tollgate::decision::Wait::For(crate::engine::at(secs * S)));
         assert_eq!((waits["r1"], waits["r2"]), (wait(60), wait(1_680)));
         assert_eq!(decision.tightest().unwrap().rule, "r2");
         bench.refuses(120 * S, 1, 1_680 * S);

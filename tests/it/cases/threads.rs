@@ -5,7 +5,7 @@ use std::{sync::Barrier, thread, time::Duration};
 use tokio_test::task;
 use tollgate::{Limiter, Rule};
 
-use crate::support::{Bench, Call, Kind, MS, S, per, remaining_of};
+use crate::engine::{Bench, Call, Kind, MS, S, per, remaining_of};
 
 const THREADS: usize = 64;
 const CALLS: usize = 50;

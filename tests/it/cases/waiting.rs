@@ -6,7 +6,7 @@ use tollgate::{
     decision::{Outcome, Wait},
 };
 
-use crate::support::{Bench, Call, Kind, MS, S, at, per};
+use crate::engine::{Bench, Call, Kind, MS, S, at, per};
 
 /// B07, antifuchs/ratelimit_meter#36: the time until the bucket is full was told, not the time to one more token.
 #[test]

@@ -11,7 +11,7 @@ use tollgate::{
     time::{ManualClock, Nanos},
 };
 
-use crate::support::{Bench, Kind, MS, S, at, per};
+use crate::engine::{Bench, Kind, MS, S, at, per};
 
 /// A strategy of the user's own: each key passes `permits` times, ever.
 #[derive(Debug)]

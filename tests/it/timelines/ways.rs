@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 use super::{Answer, Case};
-use crate::support::{Kind, at};
+use crate::engine::{Kind, at};
 
 /// One way to ask.
 pub(super) struct Way {
