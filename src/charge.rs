@@ -185,11 +185,13 @@ pub struct Taken {
     pub stamp: u64,
     /// Whether the rule holds requests until their turn.
     pub delays: bool,
+    /// What was charged in addition when it was settled, and where that stands; part of `cost`.
+    pub added: Vec<(u64, Mark)>,
 }
 
 impl Taken {
     /// Returns a taken charge.
     pub const fn new(slot: Slot, key: KeyId, limit: Limit, cost: u64, mark: Mark) -> Self {
-        Self { slot, key, limit, cost, mark, stamp: 0, delays: false }
+        Self { slot, key, limit, cost, mark, stamp: 0, delays: false, added: Vec::new() }
     }
 }

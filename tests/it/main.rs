@@ -7,12 +7,16 @@
     reason = "a test that panics has failed, which is its job"
 )]
 
+mod cases;
+mod engine;
 mod http;
 mod memory;
 mod oracle;
 mod promise;
 mod quickstart;
 mod random;
+mod seeds;
 mod service;
 mod support;
 mod threads;
+mod timelines;

@@ -201,19 +201,34 @@ impl<B: Bucket> Table<B> {
     }
 
     /// Changes what a taken charge stands at, from `standing` to what `taken` says.
-    fn change(&self, entry: &mut Entry<B::State>, judged_at: Nanos, taken: &Taken, standing: u64) {
+    fn change(&self, entry: &mut Entry<B::State>, judged_at: Nanos, taken: &mut Taken, standing: u64) {
         let limit = entry.limit;
-        let Some(back) = standing.checked_sub(taken.cost) else {
-            let more = Ask::new(taken.cost - standing);
-            let _ = self.bucket.take(&mut entry.state, &limit, judged_at, more);
+        let Some(mut back) = standing.checked_sub(taken.cost) else {
+            let more = taken.cost - standing;
+            let (_, mark) = self.bucket.take(&mut entry.state, &limit, judged_at, Ask::new(more));
+            taken.added.push((more, mark));
             return;
         };
         // A mark counts in its own limit's time; under another one it says nothing.
         let same_time = limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period();
-        if same_time && taken.stamp == u64::from(entry.era) {
-            let charge = GivenBack::new(back, taken.mark).leaves(taken.cost).delays(taken.delays);
-            self.bucket.give_back(&mut entry.state, &limit, judged_at, charge);
+        let counts = same_time && taken.stamp == u64::from(entry.era);
+        let delays = taken.delays;
+        let mut give_back = |cost, mark, left| {
+            if counts && cost > 0 {
+                let charge = GivenBack::new(cost, mark).leaves(left).delays(delays);
+                self.bucket.give_back(&mut entry.state, &limit, judged_at, charge);
+            }
+        };
+        // What was charged last comes back first.
+        while let Some((added, mark)) = taken.added.pop_if(|_| back > 0) {
+            let part = back.min(added);
+            back -= part;
+            give_back(part, mark, added - part);
+            if added > part {
+                taken.added.push((added - part, mark));
+            }
         }
+        give_back(back, taken.mark, taken.cost);
     }
 
     /// A new key for which there is no place.
