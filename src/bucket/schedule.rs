@@ -43,12 +43,11 @@ impl Schedule {
     }
 
     fn set_used_units(&mut self, limit: &Limit, now: Nanos, units: u128) {
-        let permits = u128::from(limit.permits().max(1));
-        let (ahead, rest) = (units / permits, units % permits);
+        let (ahead, rest) = divided(units, limit.permits());
         match u64::try_from(ahead).ok().and_then(|ahead| now.get().checked_add(ahead)) {
             Some(full_at) => {
                 self.full_at = Nanos::new(full_at);
-                self.rest = u64::try_from(rest).unwrap_or(u64::MAX);
+                self.rest = rest;
             }
             None => {
                 // Further than time reaches: used up until then.
@@ -91,7 +90,7 @@ impl Schedule {
         self.set_used_units(limit, now, used - back);
         // A charge that goes from the end altogether takes the end with it. Where a part of it stands, its mark does too.
         if behind > 0 || charge.left > 0 {
-            let hole = Nanos::saturating_from_u128(back.div_ceil(u128::from(limit.permits().max(1))));
+            let hole = drain_time(limit, back);
             self.hole = self.hole.saturating_add(hole);
         }
     }
@@ -114,5 +113,15 @@ pub(super) fn units_of(limit: &Limit, permits: u64) -> u128 {
 
 /// How long `units` take to drain, rounded up.
 pub(super) fn drain_time(limit: &Limit, units: u128) -> Nanos {
-    Nanos::saturating_from_u128(units.div_ceil(u128::from(limit.permits().max(1))))
+    let permits = limit.permits().max(1);
+    let (whole, rest) = divided(units, permits);
+    Nanos::saturating_from_u128(whole).saturating_add(Nanos::new(u64::from(rest > 0)))
+}
+
+/// Divides, and is quick about what fits in 64 bits, which is nearly everything.
+pub(super) fn divided(units: u128, by: u64) -> (u128, u64) {
+    match (u64::try_from(units), by.max(1)) {
+        (Ok(units), by) => (u128::from(units / by), units % by),
+        (Err(_), by) => (units / u128::from(by), u64::try_from(units % u128::from(by)).unwrap_or(u64::MAX)),
+    }
 }

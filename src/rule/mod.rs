@@ -231,11 +231,15 @@ impl<Req> Rule<Req> {
         reported: &Reported,
     ) -> Result<Option<KeyId>, (StatusCode, &'static str)> {
         let Some(key) = &self.key else { return Ok(Some(KeyId::NONE)) };
-        let key = key(request).filter(|key| !key.is_empty());
-        let unavailable = key.as_ref().and_then(Key::unavailable_reason);
-        if let (Some(key), None) = (&key, unavailable) {
-            return Ok(Some(key.id(secret)));
-        }
+        // Looked at where it is: a key is too large to be handed around.
+        let key = key(request);
+        let unavailable = match &key {
+            Some(key) if !key.is_empty() => match key.unavailable_reason() {
+                None => return Ok(Some(key.id(secret))),
+                reason => reason,
+            },
+            _ => None,
+        };
         match (self.on_missing_key, unavailable) {
             (None, Some(reason)) => {
                 observe::unavailable_key(&reported.key, &self.name, reason);
