@@ -167,6 +167,7 @@ pub struct RuleVerdict<'a> {
 
 impl Decision {
     /// The decision over `rulings`, all by rules that may refuse.
+    #[inline]
     pub(crate) fn of(rules: Arc<[RuleInfo]>, rulings: Rulings, at: Nanos) -> Self {
         let mut decision = Self { rules, rulings, refusal: None, delay: Nanos::ZERO, at, degraded: false };
         for ruling in &decision.rulings {

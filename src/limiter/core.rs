@@ -83,6 +83,7 @@ pub(super) struct Applied {
 pub(super) type AppliedRules = SmallVec<[Applied; 3]>;
 
 impl Core {
+    #[inline]
     pub(super) fn decide(&self, now: Nanos, applied: &[Applied], intent: Intent) -> Reply<Verdicts> {
         let all_usable = applied.iter().all(|applied| applied.usable);
         let mut charges: SmallVec<[Charge<'_>; 3]> = SmallVec::new();
@@ -105,6 +106,7 @@ impl Core {
         self.store.decide(now, &charges)
     }
 
+    #[inline]
     pub(super) fn judgement(
         &self,
         now: Nanos,
@@ -153,6 +155,7 @@ impl Judging {
         }
     }
 
+    #[inline]
     pub(super) fn now(self) -> Result<Judgement, Error> {
         match self {
             Self::Ready(judgement) => judgement,
