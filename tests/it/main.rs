@@ -14,5 +14,6 @@ mod promise;
 mod quickstart;
 mod random;
 mod service;
+mod sockets;
 mod support;
 mod threads;
