@@ -7,6 +7,8 @@
     reason = "a test that panics has failed, which is its job"
 )]
 
+#[cfg(feature = "tonic")]
+mod grpc;
 mod http;
 mod memory;
 mod oracle;

@@ -28,7 +28,7 @@ impl http_body::Body for Told {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.hint.clone()
+        self.hint
     }
 }
 
