@@ -114,7 +114,7 @@ async fn calls_of_every_kind_pass_untouched_and_are_refused_with_their_wait() {
     ] {
         assert_eq!(field(&unary, name), value, "{name}");
     }
-    is_refused(&client.count(3).await.err().expect("no stream"), wait);
+    is_refused(&client.count(3).await.expect_err("no stream"), wait);
     is_refused(&client.sum(stream::iter([number(1)])).await.unwrap_err(), wait);
     // Not even a stream of the client's that never ends is waited for.
     let endless = tokio::time::timeout(Duration::from_secs(20), client.sum(stream::pending()));
@@ -219,7 +219,7 @@ async fn methods_have_limits_of_their_own() {
     for _ in 0..2 {
         assert!(client.count(1).await.is_ok());
     }
-    is_refused(&client.count(1).await.err().expect("no stream"), Duration::from_secs(30));
+    is_refused(&client.count(1).await.expect_err("no stream"), Duration::from_secs(30));
     assert!(client.sum(stream::empty()).await.is_ok());
 }
 
