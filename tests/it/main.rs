@@ -9,6 +9,9 @@
 
 mod cases;
 mod engine;
+mod extractor;
+#[cfg(feature = "tonic")]
+mod grpc;
 mod http;
 mod memory;
 mod oracle;
@@ -17,6 +20,7 @@ mod quickstart;
 mod random;
 mod seeds;
 mod service;
+mod sockets;
 mod support;
 mod threads;
 mod timelines;

@@ -127,6 +127,14 @@ fn any_body_passes_as_it_is_and_a_refusal_fits_beside_it() {
     passes_and_refuses(|| Pieces::default().boxed_unsync());
 }
 
+#[cfg(feature = "tonic")]
+#[test]
+fn tonics_body_passes_as_it_is_and_a_refusal_fits_beside_it() {
+    passes_and_refuses(|| tonic::body::Body::new(Full::<Bytes>::from("hello")));
+    passes_and_refuses(|| tonic::body::Body::new(Pieces::default().map_err(|()| tonic::Status::internal("broken"))));
+    passes_and_refuses(tonic::body::Body::empty);
+}
+
 #[test]
 fn trailers_size_and_end_are_the_inner_bodys_own() {
     let body: ResponseBody<Pieces> = ResponseBody::new(Pieces::default());
