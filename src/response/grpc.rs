@@ -44,7 +44,9 @@ pub(super) fn content_type<B>(request: &Request<B>) -> Option<HeaderValue> {
 pub(super) fn write(headers: &mut HeaderMap, decision: &Decision, pushback: bool) {
     let (code, message) = status(decision);
     headers.insert(GRPC_STATUS, HeaderValue::from(code));
-    insert(headers, GRPC_MESSAGE, &percent_encoded(message));
+    if !message.is_empty() {
+        insert(headers, GRPC_MESSAGE, &percent_encoded(message));
+    }
     let wait = match decision.wait() {
         Some(Wait::For(wait)) => Some(wait),
         Some(Wait::Unknown) => Some(Nanos::SECOND),

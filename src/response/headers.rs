@@ -156,18 +156,22 @@ fn number(value: &HeaderValue) -> Option<u64> {
 /// Appends a list item for each rule to what layers further in have written; lists may go over several lines.
 fn write_ietf(headers: &mut HeaderMap, decision: &Decision) {
     let (mut policies, mut limits) = (BytesMut::with_capacity(64), BytesMut::with_capacity(64));
+    // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told. One that is there
+    // already comes from further in, where the request was refused, or is the application's own.
+    let passed = decision.is_allowed();
+    let last_end = headers.get(header::RETRY_AFTER).filter(|_| passed).map(|value| number(value).unwrap_or(0));
     for rule in decision.rules() {
         begin_item(&mut policies, rule.rule);
         parameter(&mut policies, b";q=", rule.verdict.limit);
         parameter(&mut policies, b";w=", policy_window(&rule).as_secs_ceil().max(1));
         match rule.verdict.outcome {
-            // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told, so a
-            // refusal tells only the windows of those who refuse.
+            // For the same reason a refusal tells only the windows of those who refuse.
             Outcome::Pass | Outcome::Delay(_) | Outcome::Refuse(Wait::Never) => {
-                if decision.is_allowed() || !rule.verdict.outcome.passes() {
-                    let window = rule.verdict.effective_window.map(Nanos::as_secs_ceil);
-                    let at_least = u64::from(rule.verdict.remaining == 0);
-                    item(&mut limits, rule.rule, rule.verdict.remaining, window.map(|secs| secs.max(at_least)));
+                let at_least = u64::from(rule.verdict.remaining == 0);
+                let window = rule.verdict.effective_window.map(|window| window.as_secs_ceil().max(at_least));
+                let too_long = last_end.is_some() && window > last_end;
+                if passed && !too_long || !rule.verdict.outcome.passes() {
+                    item(&mut limits, rule.rule, rule.verdict.remaining, window);
                 }
             }
             Outcome::Refuse(Wait::For(wait)) => item(&mut limits, rule.rule, 0, Some(wait.as_secs_ceil().max(1))),

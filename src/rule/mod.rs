@@ -242,7 +242,7 @@ impl<Req> Rule<Req> {
         };
         match (self.on_missing_key, unavailable) {
             (None, Some(reason)) => {
-                observe::unavailable_key(&reported.key, &self.name, reason);
+                observe::unavailable_key(&reported.unavailable, &self.name, reason);
                 Err((StatusCode::INTERNAL_SERVER_ERROR, reason))
             }
             (None, None) => {
@@ -260,6 +260,7 @@ impl<Req> Rule<Req> {
 #[derive(Debug, Default)]
 pub(crate) struct Reported {
     key: Once,
+    unavailable: Once,
     limit: Once,
 }
 

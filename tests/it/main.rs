@@ -24,3 +24,4 @@ mod sockets;
 mod support;
 mod threads;
 mod timelines;
+mod wire;
