@@ -215,3 +215,27 @@ fn a_second_rule_of_one_name_that_counts_otherwise_is_an_error_at_the_start() {
         assert!(error.to_string().contains("token bucket"), "{error}");
     }
 }
+
+#[test]
+fn a_charge_from_before_the_clock_was_set_back_does_not_come_back_after_it() {
+    for algorithm in [TokenBucket.into_rule(), FixedWindow.into_rule(), SlidingWindowCounter.into_rule()] {
+        let clock = ManualClock::at(Nanos::from_secs(3_600));
+        let limiter = on(&MemoryStore::new(), &clock, [algorithm.cost(|cost| *cost)]);
+        let (_, receipt) = limiter.reserve_now(&4).unwrap();
+        clock.set(Nanos::ZERO);
+        assert!(passes(&limiter, 1));
+        clock.set(Nanos::new(3_600_000_000_001));
+        assert!(passes(&limiter, 10), "all is there again");
+        receipt.give_back();
+        assert_eq!(limiter.peek_now(&1).unwrap().tightest().unwrap().verdict.remaining, 0);
+    }
+}
+
+/// A rule of ten per second with one count.
+trait IntoRule: Bucket + Sized {
+    fn into_rule(self) -> Rule<u64> {
+        Rule::global("r", Limit::per_second(10)).algorithm(self)
+    }
+}
+
+impl<B: Bucket> IntoRule for B {}

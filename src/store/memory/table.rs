@@ -72,7 +72,8 @@ pub(super) trait AnyTable: Send + Sync {
 pub(super) struct Entry<S> {
     /// The limit it was last decided under.
     pub(super) limit: Limit,
-    /// How many resets there had been when it was made: what was charged before a reset does not come back after it.
+    /// Which life of the bucket this is: what was charged before a reset, or before the clock was set back, does not come
+    /// back after it.
     era: u32,
     pub(super) state: S,
 }
@@ -92,8 +93,8 @@ pub(super) struct Table<B: Bucket> {
     overflow: Overflow,
     /// Buckets shared by keys that have no place; made when the first such key comes.
     shared: OnceLock<Box<[Shared<B::State>]>>,
-    /// How many resets there have been. Relaxed is enough: it is raised under the lock of the bucket that goes, which
-    /// whoever makes its successor takes after.
+    /// The lives begun by resets and set clocks. Relaxed is enough: it is raised under the lock of the bucket that goes,
+    /// which whoever makes its successor takes after.
     era: AtomicU32,
     reported_full: Once,
 }
@@ -191,8 +192,16 @@ impl<B: Bucket> Table<B> {
 
     /// Brings a bucket up to date, and returns when to judge it and how much later than `now` that is.
     fn bring(&self, entry: &mut Entry<B::State>, limit: &Limit, now: Nanos) -> (Nanos, Nanos) {
+        if self.bucket.seen(&entry.state).saturating_sub(now) >= Nanos::SECOND {
+            // The clock was set back. Marks from before it are in times that come again.
+            entry.era = self.next_era();
+        }
         let judged_at = self.bucket.judge_at(&mut entry.state, &mut entry.limit, limit, now);
         (judged_at, judged_at.saturating_sub(now))
+    }
+
+    fn next_era(&self) -> u32 {
+        self.era.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// Whether bringing the bucket up to date would leave it as it is.
@@ -346,7 +355,7 @@ impl<B: Bucket> AnyTable for Table<B> {
 
     fn forget(&self, key: KeyId) {
         if let MapEntry::Occupied(held) = self.map_of(key).entry(key) {
-            self.era.fetch_add(1, Ordering::Relaxed);
+            let _ = self.next_era();
             held.remove();
             self.count.release(1);
         }
