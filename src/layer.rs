@@ -44,9 +44,10 @@ pub struct RateLimitLayer<Req, R = Http> {
 }
 
 impl<Req> RateLimitLayer<Req, Http> {
-    /// Returns a layer over `rules`, with a memory store and the system clock.
+    /// Returns a layer over `rules`, with a memory store and the system clock. For others:
+    /// `RateLimitLayer::from(Limiter::builder(rules).store(store).clock(clock).build()?)`.
     ///
-    /// No rules at all are valid and let everything pass.
+    /// The rules are a list, even of one: `[rule]`. No rules at all are valid and let everything pass.
     ///
     /// # Panics
     ///
@@ -92,7 +93,9 @@ impl<Req> RateLimitLayer<Req, Http> {
 }
 
 impl<B> RateLimitLayer<Request<B>, Http> {
-    /// Sets the whole response to a refused request. `Retry-After`, `Cache-Control: no-store` and the limit's fields
+    /// Sets the whole response to a refused request, whatever the reason: a limit (429), overload or a store that failed
+    /// (503), or a missing key with its own status; [`Decision::status`] and [`Decision::refusal`] tell which.
+    /// `Retry-After`, `Cache-Control: no-store` and the limit's fields
     /// are added where the response does not have them.
     ///
     /// Its body may be a [`RefusalBody`](crate::response::RefusalBody) or any body with the inner body's data and

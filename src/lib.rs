@@ -33,6 +33,7 @@ pub mod time;
 pub mod when;
 
 pub use body::{BodyFor, ResponseBody};
+pub use charge::FailurePolicy;
 pub use decision::Decision;
 pub use error::{ConfigError, Error, ErrorKind, StoreError, Unsupported};
 pub use future::ResponseFuture;

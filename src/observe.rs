@@ -36,8 +36,7 @@ pub(crate) fn unavailable_key(once: &Once, rule: &str, reason: &'static str) {
 /// A private peer sends a forwarding header, and no proxy is named.
 pub(crate) fn unnamed_proxy(once: &Once) {
     if once.first() {
-        warn(
-            "",
+        warn_of_setup(
             "requests come from a private address with a forwarding header, so this is probably behind a proxy, and all \
              its clients share one key (reported once); name the proxy: key::client_addr(TrustedProxies::nets([..]))",
         );
@@ -70,8 +69,14 @@ pub(crate) fn table_full(once: &Once, rule: &str) {
 pub(crate) fn refused(rules: impl Iterator<Item = impl AsRef<str>>, status: u16) {
     #[cfg(feature = "tracing")]
     if tracing::enabled!(target: "tollgate", tracing::Level::DEBUG) {
+        let mut any = false;
         for rule in rules {
+            any = true;
             tracing::debug!(target: "tollgate", rule = rule.as_ref(), status, "request refused");
+        }
+        if !any {
+            // Not by a limit: a key was missing, or the store failed.
+            tracing::debug!(target: "tollgate", status, "request refused");
         }
     }
     #[cfg(not(feature = "tracing"))]
@@ -84,6 +89,13 @@ pub(crate) fn store_failed(error: &(dyn std::error::Error + 'static), allowed: b
     tracing::warn!(target: "tollgate", error, allowed, "the store failed; the request was answered by the failure policy");
     #[cfg(not(feature = "tracing"))]
     let _ = (error, allowed);
+}
+
+fn warn_of_setup(message: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tollgate", "{message}");
+    #[cfg(not(feature = "tracing"))]
+    let _ = message;
 }
 
 fn warn(rule: &str, message: &'static str) {

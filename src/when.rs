@@ -15,10 +15,9 @@
 //! let _: Rule<Request<String>> = Rule::new("uploads", Limit::per_minute(2), key::header("x-account")).when(uploads);
 //! ```
 
-use http::{HeaderName, Method, Request, header};
-use matchit::Router;
+use http::{Method, Request, header};
 
-use crate::key::{TrustedProxies, contains, host_of, parse_nets, peer_of};
+use crate::key::{TrustedProxies, contains, header_name, host_of, parse_nets, path_router, peer_of};
 
 /// Returns whether the request has this method.
 pub fn method<B>(method: Method) -> impl Fn(&Request<B>) -> bool + Clone + Send + Sync + 'static {
@@ -32,6 +31,8 @@ pub fn host<B>(host: &'static str) -> impl Fn(&Request<B>) -> bool + Clone + Sen
 
 /// Returns whether the request's path matches `pattern`, in axum's syntax: `/`, `/users/{id}`, `/files/{*path}`. The path
 /// is compared as it was sent, percent-encodings and all, as axum does.
+///
+/// Inside axum's `Router::nest` a layer sees the path **without** the prefix.
 ///
 /// # Panics
 ///
@@ -50,11 +51,7 @@ pub fn host<B>(host: &'static str) -> impl Fn(&Request<B>) -> bool + Clone + Sen
 /// ```
 #[track_caller]
 pub fn path<B>(pattern: &'static str) -> impl Fn(&Request<B>) -> bool + Clone + Send + Sync + 'static {
-    let mut router = Router::new();
-    #[allow(clippy::panic, reason = "documented, at the caller's line")]
-    if let Err(error) = router.insert(pattern, ()) {
-        panic!("path pattern \"{pattern}\": {error}");
-    }
+    let router = path_router(pattern);
     move |request| router.at(request.uri().path()).is_ok()
 }
 
@@ -62,10 +59,10 @@ pub fn path<B>(pattern: &'static str) -> impl Fn(&Request<B>) -> bool + Clone + 
 ///
 /// # Panics
 ///
-/// Where `name` is not a valid header name in lower case.
+/// Where `name` is not a valid header name.
 #[track_caller]
 pub fn header<B>(name: &'static str) -> impl Fn(&Request<B>) -> bool + Clone + Send + Sync + 'static {
-    let name = HeaderName::from_static(name);
+    let name = header_name(name);
     move |request| request.headers().contains_key(&name)
 }
 
@@ -73,13 +70,13 @@ pub fn header<B>(name: &'static str) -> impl Fn(&Request<B>) -> bool + Clone + S
 ///
 /// # Panics
 ///
-/// Where `name` is not a valid header name in lower case.
+/// Where `name` is not a valid header name.
 #[track_caller]
 pub fn header_is<B>(
     name: &'static str,
     value: &'static str,
 ) -> impl Fn(&Request<B>) -> bool + Clone + Send + Sync + 'static {
-    let name = HeaderName::from_static(name);
+    let name = header_name(name);
     move |request| request.headers().get_all(&name).iter().any(|line| line.as_bytes() == value.as_bytes())
 }
 
@@ -205,3 +202,25 @@ macro_rules! conditions {
 conditions!(A, B);
 conditions!(A, B, C);
 conditions!(A, B, C, D);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn panics(make: impl FnOnce() + std::panic::UnwindSafe) -> String {
+        let error = std::panic::catch_unwind(make).unwrap_err();
+        error.downcast_ref::<String>().unwrap().clone()
+    }
+
+    #[test]
+    fn patterns_that_match_nothing_and_names_that_are_none_say_so() {
+        let path = |pattern: &'static str| panics(move || drop(path::<()>(pattern)));
+        assert!(path("login").contains("begin it with"));
+        assert!(path("/users/:id").contains("write {name}"));
+        assert!(path("/files/*path").contains("write {name}"));
+        assert!(path("/a/{").contains("/a/{"));
+        assert!(panics(|| drop(header::<()>("no name"))).contains("\"no name\" is no header name"));
+        let capitals = header("X-Account");
+        assert!(capitals(&Request::builder().header("x-account", "7").body(()).unwrap()));
+    }
+}

@@ -133,10 +133,10 @@ impl TrustedProxies {
     ///
     /// # Panics
     ///
-    /// Where `name` is not a valid header name in lower case.
+    /// Where `name` is not a valid header name.
     #[track_caller]
     pub fn header(mut self, name: &'static str) -> Self {
-        self.source = Source::Single(HeaderName::from_static(name));
+        self.source = Source::Single(super::header_name(name));
         self
     }
 

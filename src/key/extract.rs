@@ -1,4 +1,4 @@
-use http::{HeaderName, Request};
+use http::Request;
 use smallvec::SmallVec;
 
 use super::{Key, Part, Repr};
@@ -11,7 +11,7 @@ use super::{Key, Part, Repr};
 ///
 /// # Panics
 ///
-/// Where `name` is not a valid header name in lower case.
+/// Where `name` is not a valid header name.
 ///
 /// # Examples
 ///
@@ -29,7 +29,7 @@ use super::{Key, Part, Repr};
 pub fn header<B>(
     name: &'static str,
 ) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
-    let name = HeaderName::from_static(name);
+    let name = super::header_name(name);
     move |request| Some(Key::from(request.headers().get(&name)?.as_bytes()))
 }
 

@@ -37,10 +37,10 @@ pub(crate) use hash::KeyHash;
 pub use id::{KeyId, Secret};
 pub(crate) use peer::peer_of;
 pub use peer::{peer_addr, peer_addr_by};
-pub(crate) use request::host_of;
 #[cfg(feature = "axum")]
 pub use request::matched_path;
 pub use request::{bearer_token, cookie, host, method, path_param, query};
+pub(crate) use request::{header_name, host_of, path_router};
 
 use std::{
     borrow::Cow,

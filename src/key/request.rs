@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use http::{Request, header};
+use http::{HeaderName, Request, header};
 use matchit::Router;
 use percent_encoding::percent_decode_str;
 
@@ -123,6 +123,43 @@ pub fn query<B>(
     }
 }
 
+/// A router with this pattern alone.
+///
+/// # Panics
+///
+/// Where no path could ever match it.
+#[track_caller]
+#[allow(clippy::panic, reason = "documented by its callers, at their callers' line")]
+pub(crate) fn path_router(pattern: &str) -> Router<()> {
+    let old = |segment: &&str| segment.starts_with([':', '*']);
+    match pattern.split('/').find(old) {
+        _ if !pattern.starts_with('/') => panic!("path pattern \"{pattern}\" matches no path; begin it with \"/\""),
+        Some(segment) => {
+            panic!("path pattern \"{pattern}\": \"{segment}\" is no parameter; write {{name}} or {{*name}}")
+        }
+        None => {}
+    }
+    let mut router = Router::new();
+    match router.insert(pattern, ()) {
+        Ok(()) => router,
+        Err(error) => panic!("path pattern \"{pattern}\": {error}"),
+    }
+}
+
+/// The name of a header, whatever its case.
+///
+/// # Panics
+///
+/// Where it is none.
+#[track_caller]
+#[allow(clippy::panic, reason = "documented by its callers, at their callers' line")]
+pub(crate) fn header_name(name: &str) -> HeaderName {
+    match HeaderName::from_bytes(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("\"{}\" is no header name; use letters, digits and -", name.escape_debug()),
+    }
+}
+
 /// Returns an extractor of a parameter of the path, decoded. `pattern` is in axum's syntax, such as `/users/{id}`; where
 /// it does not match, the key is missing.
 ///
@@ -148,11 +185,7 @@ pub fn path_param<B>(
     pattern: &'static str,
     name: &'static str,
 ) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
-    let mut router = Router::new();
-    #[allow(clippy::panic, reason = "documented, at the caller's line")]
-    if let Err(error) = router.insert(pattern, ()) {
-        panic!("path pattern \"{pattern}\": {error}");
-    }
+    let router = path_router(pattern);
     assert!(
         pattern.contains(&format!("{{{name}}}")) || pattern.contains(&format!("{{*{name}}}")),
         "path pattern \"{pattern}\" has no parameter \"{name}\"; write it as {{{name}}}"

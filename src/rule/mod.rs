@@ -75,6 +75,9 @@ pub enum MissingKey {
 impl<Req> Rule<Req> {
     /// Returns a rule that counts by the key that `key` returns; where it returns `None` (or an empty key) the rule
     /// does not apply, unless [`on_missing_key`](Self::on_missing_key) says otherwise.
+    ///
+    /// Write the type of the closure's argument: `|request: &Request| ..`. A closure that is kept in a variable, or put into
+    /// the tuple of [`key::all`](crate::key::all), has to go through [`key::from_fn`](crate::key::from_fn).
     pub fn new<F>(name: impl Into<Cow<'static, str>>, limit: Limit, key: F) -> Self
     where
         F: for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync + 'static,
@@ -129,7 +132,8 @@ impl<Req> Rule<Req> {
     /// time until then counts at the old rate and what was used stays used. What a smaller capacity cannot hold is
     /// forgiven, so lowering and raising a limit again can gift one capacity at most.
     ///
-    /// A limit the rule cannot run (zero, say) refuses the request as one that can never pass, and is reported once.
+    /// A limit the rule cannot run (zero, or one for a leaky bucket without a burst) refuses the request as one that can
+    /// never pass, and is reported once.
     pub fn limit_for(mut self, limit_for: impl Fn(&Req) -> Limit + Send + Sync + 'static) -> Self {
         self.limit_for = Some(Arc::new(limit_for));
         self
@@ -141,8 +145,9 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Sets what happens to a request without a key. Unless set, the rule does not apply to it, which is reported
-    /// once; a key that is [unavailable](Key::unavailable) is answered with status 500.
+    /// Sets what happens to a request without a key, or with one that is [unavailable](Key::unavailable). Unless set, the
+    /// rule does **not apply** to a request without a key, which is reported once, and an unavailable key is answered with
+    /// status 500. Say it wherever the limit protects something.
     pub fn on_missing_key(mut self, on_missing_key: MissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
@@ -163,8 +168,8 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Sets what happens while the store does not answer; [`FailurePolicy::Refuse`] unless set. Where the rules of one
-    /// request differ, it is refused.
+    /// Sets what the layer does while the store does not answer; [`FailurePolicy::Refuse`] unless set. Where the rules of
+    /// one request differ, it is refused. [`Limiter::check`](crate::Limiter::check) and its kin return the error instead.
     pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
         self.on_store_failure = policy;
         self
@@ -240,18 +245,20 @@ impl<Req> Rule<Req> {
             },
             _ => None,
         };
+        if let Some(reason) = unavailable {
+            observe::unavailable_key(&reported.unavailable, &self.name, reason);
+        }
         match (self.on_missing_key, unavailable) {
-            (None, Some(reason)) => {
-                observe::unavailable_key(&reported.unavailable, &self.name, reason);
-                Err((StatusCode::INTERNAL_SERVER_ERROR, reason))
-            }
+            (None, Some(reason)) => Err((StatusCode::INTERNAL_SERVER_ERROR, reason)),
             (None, None) => {
                 observe::missing_key(&reported.key, &self.name);
                 Ok(None)
             }
             (Some(MissingKey::Skip), _) => Ok(None),
             (Some(MissingKey::Share), _) => Ok(Some(KeyId::NONE)),
-            (Some(MissingKey::Refuse(status)), _) => Err((status, "the request has no key to be limited by")),
+            (Some(MissingKey::Refuse(status)), _) => {
+                Err((status, unavailable.unwrap_or("the request has no key to be limited by")))
+            }
         }
     }
 }
