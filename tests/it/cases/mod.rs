@@ -21,6 +21,7 @@
 //! | B32 | calendar | Kong/kong#2817, Kong/kong#9581, rack/rack-attack#230, mailgun/gubernator#161 | [`clock::the_same_minute_of_another_day_is_another_window`], [`clock::a_month_is_an_error_that_names_days_as_the_way_out`], [`clock::thirty_days_are_exactly_2_592_000_seconds`] |
 //! | B35 | counting | sockudo/sockudo#251, peterkhayes/rolling-rate-limiter#11, theopenco/llmgateway#1656 | [`counting::requests_of_one_instant_are_counted_one_by_one`], [`counting::one_of_two_entries_of_one_instant_comes_back_alone`] |
 //! | B40 | keys | go-chi/httprate#18, better-auth/better-auth#7300, ashita-ai/tessera#185 | [`keys::parts_that_join_to_the_same_text_are_different_keys`], `keys::different_parts_are_different_keys` |
+//! | B42 | keys | folbricht/routedns#549, h3js/srvx#229, long2ice/fastapi-limiter#10 | [`forwarding::no_client_chooses_its_own_address`] |
 //! | B43 | clones | tokio-rs/axum#2582, tower-rs/tower#764, traefik/traefik#13706 | [`rules::clones_of_a_limiter_have_one_count_on_all_connections_and_routes`] |
 //! | B49 | race | TerminalWitchcraft/actix-ratelimit#16, langgenius/dify#39177, redis-developer/redis-ratelimiting-js#2 | [`threads::exactly_the_limit_passes_of_a_stampede_under_every_strategy`], [`threads::two_rules_have_charged_what_passed_of_a_stampede`] |
 //! | B51 | header form | getsentry/sentry#7919, SpaceTradersAPI/api-docs#24, urllib3/urllib3#2861 | [`waiting::the_told_seconds_are_digits_only`] |
@@ -28,6 +29,7 @@
 
 mod clock;
 mod counting;
+mod forwarding;
 mod giving_back;
 mod keys;
 mod memory;
