@@ -28,6 +28,7 @@ async fn share(proxies: TrustedProxies, one: (&str, &[Sent]), other: (&str, &[Se
     statuses[1] == 429
 }
 
+#[allow(clippy::type_complexity, reason = "the type of a table is its columns")]
 #[tokio::test]
 async fn no_client_chooses_its_own_address() {
     const XFF: &str = "x-forwarded-for";
