@@ -247,6 +247,7 @@ fn addresses_are_brought_to_one_form_and_grouped() {
             let by_peer = key::peer_addr_by(prefix);
             let key = id(&by_peer(&from(ip(address), XFF, &[])).unwrap());
             assert_eq!(key, id(&Key::address(ip(group), prefix)), "{address}/{prefix}");
+            assert_eq!(key, id(&Key::address(ip(address), prefix)), "{address}/{prefix} of a key of one's own");
             // The group itself, not only that it was made the same way.
             match ip(group) {
                 IpAddr::V4(v4) => assert_eq!(key, id(&Key::from(v4)), "{address}/{prefix}"),

@@ -91,6 +91,16 @@ fn no_rule_no_field() {
     }
 }
 
+/// Draft 11, 3.1.1 and 3.1.3: a quota may be zero, a window may not. `t` is absent, since no time helps.
+#[test]
+fn a_limit_that_cannot_be_run_is_told_as_a_quota_of_nothing() {
+    let rule = Rule::global("p", Limit::per_minute(1)).limit_for(|_: &Request| Limit::per_second(0));
+    let answer = ietf(vec![rule]);
+    assert_eq!((answer.status, answer.field("retry-after")), (429, None));
+    assert_eq!(answer.field("ratelimit-policy").as_deref(), Some(r#""p";q=0;w=1"#));
+    assert_eq!(answer.field("ratelimit").as_deref(), Some(r#""p";r=0"#));
+}
+
 /// What would need escaping, or could not be told at all, is no rule's name.
 #[test]
 fn names_that_cannot_be_told_are_refused_when_rules_are_put_together() {
