@@ -31,8 +31,8 @@ impl ConfigError {
         &self.rule
     }
 
-    /// Returns which part of the rule it is: `name`, `limit`, `burst`, `period`, `cost`, `algorithm`, `wait_up_to` or
-    /// `store`.
+    /// Returns which part of the rule it is: `name`, `limit`, `burst`, `period`, `cost`, `wait_up_to`,
+    /// `on_missing_key` or `store`.
     pub fn field(&self) -> &'static str {
         self.field
     }

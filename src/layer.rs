@@ -66,7 +66,8 @@ impl<Req> RateLimitLayer<Req, Http> {
         Ok(Limiter::builder(rules).build()?.into())
     }
 
-    /// Sets what a refusal is for a service that is not HTTP: a response of its own.
+    /// Sets what a refusal is for a service that is not HTTP: a response of its own. What was said of headers means nothing
+    /// to such a service.
     ///
     /// # Examples
     ///

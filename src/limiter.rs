@@ -190,7 +190,6 @@ impl<Req> Limiter<Req> {
 
     pub(crate) fn judge(&self, request: &Req, intent: Intent) -> Judging {
         let (rules, core) = (&self.inner.rules, &self.inner.core);
-        let now = core.clock.now();
         let secret = core.store.secret();
         let mut applied = AppliedRules::new();
         for (at, (rule, reported)) in rules.iter().enumerate() {
@@ -201,11 +200,13 @@ impl<Req> Limiter<Req> {
                 }
                 Applies::Refused { status, reason } => {
                     let refusal = Refusal::MissingKey { status, reason };
-                    let decision = Decision::refused(Arc::clone(&core.info), refusal, now);
+                    let decision = Decision::refused(Arc::clone(&core.info), refusal, core.clock.now());
                     return Judging::Ready(Ok(Judgement { decision, receipt: None }));
                 }
             }
         }
+        // Read after the user's closures: one that takes a second must not look like a clock that was set back.
+        let now = core.clock.now();
         match core.decide(now, &applied, intent) {
             Reply::Ready(verdicts) => Judging::Ready(core.judgement(now, verdicts, &applied, intent)),
             Reply::Pending(reply) => {

@@ -56,6 +56,9 @@ impl Bucket for LeakyBucket {
         let outcome = match ask.needs(limit.capacity()) {
             _ if ask.cost == 0 => Outcome::Pass,
             None => Outcome::Refuse(Wait::Never),
+            Some(needs) if state.outlasts_time(limit, now, needs) => {
+                Outcome::Refuse(Wait::For(drain_time(limit, units_of(limit, needs))))
+            }
             Some(needs) => {
                 let needed = queued.saturating_add(units_of(limit, needs));
                 let until_room = drain_time(limit, needed.saturating_sub(units_of(limit, limit.capacity())));

@@ -34,6 +34,15 @@ impl Schedule {
         self.full_at.saturating_add(self.hole).saturating_add(Nanos::new(u64::from(self.rest > 0)))
     }
 
+    /// Whether `cost` permits more would end after the last instant there is, where they could not be kept.
+    pub(super) fn outlasts_time(&self, limit: &Limit, now: Nanos, cost: u64) -> bool {
+        let late = now.get() > u64::MAX / 2; // 2262 and after: nobody pays for this before
+        late && {
+            let units = self.used_units(limit, now).saturating_add(units_of(limit, cost));
+            divided(units, limit.permits()).0 > u128::from(u64::MAX - now.get())
+        }
+    }
+
     /// What is used at `now`, in units.
     pub(super) fn used_units(&self, limit: &Limit, now: Nanos) -> u128 {
         match self.full_at.checked_sub(now) {

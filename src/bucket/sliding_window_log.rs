@@ -29,32 +29,56 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlidingWindowLog;
 
-/// The state of [`SlidingWindowLog`]: when how many permits were taken, oldest first.
+/// The state of [`SlidingWindowLog`]: when permits were taken, oldest first, and how many had been by then: sums, so that
+/// a look at a long log is a search and not a walk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlidingWindowLogState {
     entries: VecDeque<(Nanos, u64)>,
-    total: u64,
+    /// The sum before the first entry.
+    gone: u64,
     seen: Nanos,
 }
 
 const MAX_PERMITS: u64 = 65_536;
 
+/// A charge is kept as at most this much, which is as good as endless, so that sums stay far from the end of their range.
+const MAX_CHARGE: u64 = 1 << 40;
+
 impl SlidingWindowLogState {
-    /// How many permits are in the window that ends at `now`.
-    fn live(&self, limit: &Limit, now: Nanos) -> u64 {
-        let expired: u64 = self.expired(limit, now).map(|(_, count)| *count).fold(0, u64::saturating_add);
-        self.total.saturating_sub(expired)
+    /// The sum up to the last entry.
+    fn sum(&self) -> u64 {
+        self.entries.back().map_or(self.gone, |(_, sum)| *sum)
     }
 
-    fn expired(&self, limit: &Limit, now: Nanos) -> impl Iterator<Item = &(Nanos, u64)> {
+    /// The sum before the entry number `place`.
+    fn sum_before(&self, place: usize) -> u64 {
+        let before = place.checked_sub(1).and_then(|before| self.entries.get(before));
+        before.map_or(self.gone, |(_, sum)| *sum)
+    }
+
+    /// How many permits are in the window that ends at `now`.
+    fn live(&self, limit: &Limit, now: Nanos) -> u64 {
+        self.sum().saturating_sub(self.sum_before(self.expired(limit, now)))
+    }
+
+    /// How many entries have left the window that ends at `now`.
+    fn expired(&self, limit: &Limit, now: Nanos) -> usize {
         let period = limit.period_nanos();
-        self.entries.iter().take_while(move |(at, _)| now.saturating_sub(*at).get() >= period)
+        self.entries.partition_point(|(at, _)| now.saturating_sub(*at).get() >= period)
     }
 
     fn drop_expired(&mut self, limit: &Limit, now: Nanos) {
-        let gone = self.expired(limit, now).count();
-        for (_, count) in self.entries.drain(..gone) {
-            self.total = self.total.saturating_sub(count);
+        let expired = self.expired(limit, now);
+        self.gone = self.sum_before(expired);
+        self.entries.drain(..expired);
+        if self.entries.is_empty() {
+            self.gone = 0;
+        } else if self.gone > 1 << 62 {
+            // Once in a very long life: sums begin again.
+            for (_, sum) in &mut self.entries {
+                *sum -= self.gone;
+            }
+            self.gone = 0;
         }
     }
 }
@@ -62,23 +86,22 @@ impl SlidingWindowLogState {
 impl SlidingWindowLog {
     /// How long until `missing` of the oldest permits have left.
     fn wait(self, state: &SlidingWindowLogState, limit: &Limit, now: Nanos, missing: u64) -> Wait {
-        let expired = state.expired(limit, now).count();
-        let mut left = 0_u64;
-        for (at, count) in state.entries.iter().skip(expired) {
-            left = left.saturating_add(*count);
-            if left >= missing {
+        let before = state.sum_before(state.expired(limit, now));
+        let place = state.entries.partition_point(|(_, sum)| sum.saturating_sub(before) < missing);
+        match state.entries.get(place) {
+            Some((at, _)) => {
                 let leaves = at.saturating_add(Nanos::new(limit.period_nanos()));
-                return Wait::For(leaves.saturating_sub(now));
+                Wait::For(leaves.saturating_sub(now))
             }
+            None => Wait::Never,
         }
-        Wait::Never
     }
 
     fn verdict(self, state: &SlidingWindowLogState, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let live = state.live(limit, now);
         let remaining = limit.permits().saturating_sub(live).saturating_sub(keep);
         let period = Nanos::new(limit.period_nanos());
-        let oldest = state.entries.get(state.expired(limit, now).count());
+        let oldest = state.entries.get(state.expired(limit, now));
         let window = oldest.map_or(period, |(at, _)| at.saturating_add(period).saturating_sub(now));
         Verdict::new(outcome, limit.permits(), remaining, Some(self.fresh_at(state, limit).saturating_sub(now)))
             .within(window)
@@ -107,11 +130,11 @@ impl Bucket for SlidingWindowLog {
 
     fn take(&self, state: &mut SlidingWindowLogState, limit: &Limit, now: Nanos, ask: Ask) -> (Verdict, Mark) {
         state.drop_expired(limit, now);
-        state.total = state.total.saturating_add(ask.cost);
         state.seen = state.seen.max(now);
+        let sum = state.sum().saturating_add(ask.cost.min(MAX_CHARGE));
         match state.entries.back_mut() {
-            Some((at, count)) if *at == now => *count = count.saturating_add(ask.cost),
-            _ if ask.cost > 0 => state.entries.push_back((now, ask.cost)),
+            Some((at, last)) if *at == now => *last = sum,
+            _ if ask.cost > 0 => state.entries.push_back((now, sum)),
             _ => {}
         }
         (self.verdict(state, limit, now, Outcome::Pass, ask.keep), Mark::new(now, 0))
@@ -119,11 +142,13 @@ impl Bucket for SlidingWindowLog {
 
     fn give_back(&self, state: &mut SlidingWindowLogState, _limit: &Limit, _now: Nanos, charge: GivenBack) {
         let Ok(place) = state.entries.binary_search_by_key(&charge.mark.at, |(at, _)| *at) else { return };
-        let Some((_, count)) = state.entries.get_mut(place) else { return };
-        let back = charge.cost.min(*count);
-        *count -= back;
-        state.total = state.total.saturating_sub(back);
-        if *count == 0 {
+        let before = state.sum_before(place);
+        let count = state.entries.get(place).map_or(0, |(_, sum)| sum.saturating_sub(before));
+        let back = charge.cost.min(count);
+        for (_, sum) in state.entries.range_mut(place..) {
+            *sum -= back;
+        }
+        if back == count {
             state.entries.remove(place);
         }
     }
@@ -135,7 +160,7 @@ impl Bucket for SlidingWindowLog {
     fn with_used(&self, limit: &Limit, used: Used, now: Nanos) -> SlidingWindowLogState {
         let total = used.ceil().min(limit.permits());
         let entries = if total > 0 { VecDeque::from([(now, total)]) } else { VecDeque::new() };
-        SlidingWindowLogState { entries, total, seen: now }
+        SlidingWindowLogState { entries, gone: 0, seen: now }
     }
 
     fn fresh_at(&self, state: &SlidingWindowLogState, limit: &Limit) -> Nanos {
@@ -150,15 +175,9 @@ impl Bucket for SlidingWindowLog {
     fn under(&self, state: &Self::State, old: &Limit, new: &Limit, now: Nanos) -> Self::State {
         let mut state = state.clone();
         state.drop_expired(old, now);
-        let mut forgiven = state.total.saturating_sub(new.permits());
-        while let Some((_, count)) = state.entries.front_mut().filter(|_| forgiven > 0) {
-            let gone = forgiven.min(*count);
-            *count -= gone;
-            forgiven -= gone;
-            state.total -= gone;
-            if *count == 0 {
-                state.entries.pop_front();
-            }
+        state.gone = state.gone.max(state.sum().saturating_sub(new.permits()));
+        while state.entries.front().is_some_and(|(_, sum)| *sum <= state.gone) {
+            state.entries.pop_front();
         }
         state
     }

@@ -60,6 +60,9 @@ impl Bucket for TokenBucket {
         let outcome = match ask.needs(limit.capacity()) {
             _ if ask.cost == 0 => Outcome::Pass,
             None => Outcome::Refuse(Wait::Never),
+            Some(needs) if state.outlasts_time(limit, now, needs) => {
+                Outcome::Refuse(Wait::For(drain_time(limit, units_of(limit, needs))))
+            }
             Some(needs) => {
                 let needed = state.used_units(limit, now).saturating_add(units_of(limit, needs));
                 match needed.saturating_sub(capacity) {

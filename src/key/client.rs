@@ -75,9 +75,19 @@ impl std::error::Error for ParseNetError {}
 pub(crate) fn parse_nets<'a>(nets: impl IntoIterator<Item = &'a str>) -> Result<Arc<[IpNet]>, ParseNetError> {
     let parse = |text: &str| {
         let alone = |text: &str| Ok::<_, AddrParseError>(IpNet::from(text.parse::<IpAddr>()?.to_canonical()));
-        text.parse::<IpNet>().ok().or_else(|| alone(text).ok()).ok_or_else(|| ParseNetError(text.into()))
+        text.parse::<IpNet>().ok().map(canonical).or_else(|| alone(text).ok()).ok_or_else(|| ParseNetError(text.into()))
     };
     nets.into_iter().map(parse).collect()
+}
+
+/// A network of IPv4-mapped addresses as the IPv4 network it is.
+fn canonical(net: IpNet) -> IpNet {
+    let v4 = |address: IpAddr| match address.to_canonical() {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(_) => None,
+    };
+    let mapped = net.prefix_len().checked_sub(96).zip(v4(net.addr())).filter(|_| net.addr().is_ipv6());
+    mapped.and_then(|(prefix, v4)| ipnet::Ipv4Net::new(v4, prefix).ok()).map_or(net, IpNet::V4)
 }
 
 pub(crate) fn contains(nets: &[IpNet], address: IpAddr) -> bool {

@@ -27,7 +27,8 @@ impl<Req> LimiterBuilder<Req> {
     }
 
     /// Sets the store; a [`MemoryStore`] of its own unless set. Limiters given clones of one store share the counts of
-    /// rules of equal name.
+    /// rules of equal name. Give such rules the same limit: a key that is asked for under two limits in turn is a key whose
+    /// limit is lowered and raised each time (see [`Rule::limit_for`]).
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(store));
         self

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
+    bucket::Mark,
     charge::{Charge, Slot, Take, Taken, Verdicts},
     decision::{Decision, Outcome, RuleInfo, Ruling, Rulings, Verdict, Wait},
     error::{Error, ErrorKind, StoreError},
@@ -134,7 +135,9 @@ impl Core {
         let usable = applied.iter().filter(|applied| applied.usable);
         let taken = usable.zip(verdicts.iter()).filter_map(|(applied, judged)| {
             let bound = self.bound.get(applied.rule)?;
-            let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, judged.mark?);
+            // What cost nothing so far was not taken, but may be settled to more.
+            let mark = if applied.cost == 0 { Mark::default() } else { judged.mark? };
+            let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, mark);
             taken.stamp = judged.stamp;
             taken.delays = bound.max_delay > Nanos::ZERO;
             Some((applied.rule, taken))

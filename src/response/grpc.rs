@@ -35,6 +35,15 @@ pub(super) fn content_type<B>(request: &Request<B>) -> Option<HeaderValue> {
     if let Some(web) = TYPES.iter().find(|web| asked.eq_ignore_ascii_case(web)) {
         return Some(HeaderValue::from_static(web));
     }
+    // Other forms of messages, such as +json, are answered as the default one.
+    for web in ["application/grpc-web-text", "application/grpc-web"] {
+        let fits = asked
+            .split_at_checked(web.len())
+            .is_some_and(|(kind, rest)| kind.eq_ignore_ascii_case(web) && rest.starts_with('+'));
+        if fits {
+            return Some(HeaderValue::from_static(web));
+        }
+    }
     let (kind, rest) = asked.split_at_checked("application/grpc".len())?;
     let grpc = kind.eq_ignore_ascii_case("application/grpc") && (rest.is_empty() || rest.starts_with('+'));
     grpc.then(|| HeaderValue::from_static("application/grpc"))

@@ -48,7 +48,7 @@ pub struct Rule<Req> {
     algorithm: Algorithm,
     cost: Cost<Req>,
     limit_for: Option<Ask<Req, Limit>>,
-    when: Option<Ask<Req, bool>>,
+    when: Vec<Ask<Req, bool>>,
     on_missing_key: Option<MissingKey>,
     wait_up_to: Option<Duration>,
     overload: bool,
@@ -100,7 +100,7 @@ impl<Req> Rule<Req> {
             algorithm: Algorithm::TokenBucket,
             cost: Cost::Fixed(1),
             limit_for: None,
-            when: None,
+            when: Vec::new(),
             on_missing_key: None,
             wait_up_to: None,
             overload: false,
@@ -130,7 +130,8 @@ impl<Req> Rule<Req> {
 
     /// Sets the limit for each request, such as one per tier. There is one bucket per key: when a key's limit changes,
     /// time until then counts at the old rate and what was used stays used. What a smaller capacity cannot hold is
-    /// forgiven, so lowering and raising a limit again can gift one capacity at most.
+    /// forgiven, so lowering and raising a limit again can gift one capacity, **each time**. Do not give a key one limit for
+    /// one kind of request and another for others: make them two rules.
     ///
     /// A limit the rule cannot run (zero, or one for a leaky bucket without a burst) refuses the request as one that can
     /// never pass, and is reported once.
@@ -139,9 +140,9 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Applies the rule only to requests for which `when` is true.
+    /// Applies the rule only to requests for which `when` is true; said several times, for which all are.
     pub fn when(mut self, when: impl Fn(&Req) -> bool + Send + Sync + 'static) -> Self {
-        self.when = Some(Arc::new(when));
+        self.when.push(Arc::new(when));
         self
     }
 
@@ -209,7 +210,7 @@ impl<Req> Rule<Req> {
 
     /// What the rule has to say of `request` before any bucket is looked at.
     pub(crate) fn applies(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
-        if self.when.as_ref().is_some_and(|when| !when(request)) {
+        if !self.when.iter().all(|when| when(request)) {
             return Applies::No;
         }
         let key = match self.key_of(request, secret, reported) {

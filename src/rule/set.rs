@@ -1,6 +1,6 @@
 use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
-use super::{Cost, Reported, Rule};
+use super::{Cost, MissingKey, Reported, Rule};
 use crate::{bucket::Algorithm, decision::RuleInfo, error::ConfigError, limit::Limit, time::Nanos};
 
 /// The immutable set of rules in force, checked.
@@ -67,6 +67,21 @@ fn check<Req>(rule: &Rule<Req>) -> Result<(), ConfigError> {
             )
             .into(),
         );
+    }
+    if rule.wait_up_to.is_some_and(|longest| longest.is_zero()) {
+        return wrong("wait_up_to", "a request that may wait for 0 s never waits; drop it, or say how long".into());
+    }
+    match rule.on_missing_key {
+        Some(_) if !rule.is_keyed() => {
+            return wrong(
+                "on_missing_key",
+                "a rule without keys misses none; drop it, or use Rule::new with a key".into(),
+            );
+        }
+        Some(MissingKey::Refuse(status)) if !(status.is_client_error() || status.is_server_error()) => {
+            return wrong("on_missing_key", format!("{status} is no refusal; use a status from 400 to 599").into());
+        }
+        _ => {}
     }
     match rule.cost {
         Cost::Fixed(0) => {

@@ -7,6 +7,7 @@
     reason = "a test that panics has failed, which is its job"
 )]
 
+mod attacks;
 mod cases;
 mod engine;
 mod extractor;

@@ -102,6 +102,11 @@ impl<S: Clone> SmallMap<S> {
         self.nothing_fresh_before.fetch_min(fresh_at.get(), Ordering::Relaxed);
     }
 
+    /// Whether the clock was set back since the last sweep.
+    pub(super) fn was_set_back(&self, now: Nanos) -> bool {
+        Nanos::new(self.swept.load(Ordering::Relaxed)).saturating_sub(now) >= Nanos::SECOND
+    }
+
     /// The time at which a key without a bucket is judged: its bucket may have been dropped as fresh at a time that a
     /// thread that comes late has not reached yet.
     pub(super) fn not_before_last_sweep(&self, now: Nanos) -> Nanos {
@@ -140,6 +145,11 @@ impl<B: Bucket> Table<B> {
 
     /// Drops the fresh buckets of one map and returns how many. **Locking**: half of the map at a time.
     pub(super) fn sweep_map(&self, map: &SmallMap<B::State>, now: Nanos, shrink: bool) -> usize {
+        if map.was_set_back(now) {
+            // Begins again, or no late thread would be noticed until the old time has come.
+            let _ = self.next_era();
+            map.swept.store(now.get(), Ordering::Relaxed);
+        }
         map.swept.fetch_max(now.get(), Ordering::Relaxed);
         // Raised before and lowered after, so that what is inserted meanwhile is not forgotten.
         map.nothing_fresh_before.store(u64::MAX, Ordering::Relaxed);
@@ -148,13 +158,13 @@ impl<B: Bucket> Table<B> {
             let fresh_at = self.bucket.fresh_at(&entry.state, &entry.limit);
             if fresh_at <= now {
                 dropped += 1;
+                self.count.release(1);
                 return false;
             }
             kept += 1;
             next_fresh = next_fresh.min(fresh_at);
             true
         });
-        self.count.release(dropped);
         map.nothing_fresh_before.fetch_min(next_fresh.get(), Ordering::Relaxed);
         map.sweep_at.store((2 * kept).max(FIRST_SWEEP), Ordering::Relaxed);
         if shrink || kept * 4 < map.map.capacity() {

@@ -21,6 +21,7 @@ use crate::{
 };
 
 mod evict;
+mod overflow;
 mod table;
 
 use table::{AnyTable, Settled, Table};
@@ -276,6 +277,11 @@ impl<'a> Round<'a> {
             }
             self.final_try = true;
             self.visit(0, true);
+            for (at, place) in &self.order {
+                if self.verdicts.iter().nth(*at).is_some_and(|judged| judged.verdict.untracked) {
+                    place.table.report_full();
+                }
+            }
         }
         for (key, place) in &self.inserted {
             place.table.tidy(*key, self.now);

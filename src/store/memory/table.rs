@@ -2,7 +2,7 @@ use std::{
     borrow::Cow,
     hash::BuildHasher,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        OnceLock,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
@@ -12,11 +12,12 @@ use dashmap::Entry as MapEntry;
 use super::{
     Bound, Overflow,
     evict::{Count, SmallMap},
+    overflow::{Shared, lock_shared},
 };
 use crate::{
     bucket::{Ask, Bucket, GivenBack},
     charge::{Charge, Judged, RuleSpec, Take, Taken},
-    decision::{Outcome, Verdict, Wait},
+    decision::{Outcome, Verdict},
     key::{KeyHash, KeyId},
     limit::Limit,
     observe::{self, Once},
@@ -61,6 +62,8 @@ pub(super) trait AnyTable: Send + Sync {
     fn tidy(&self, key: KeyId, now: Nanos);
     /// Drops fresh buckets where a new `key` found no room.
     fn make_room(&self, key: KeyId, now: Nanos);
+    /// Reports, once, that a key found no room. No lock is held.
+    fn report_full(&self);
     /// Drops all fresh buckets and returns how many.
     fn sweep(&self, now: Nanos) -> usize;
     /// The number of buckets.
@@ -74,12 +77,9 @@ pub(super) struct Entry<S> {
     pub(super) limit: Limit,
     /// Which life of the bucket this is: what was charged before a reset, or before the clock was set back, does not come
     /// back after it.
-    era: u32,
+    pub(super) era: u32,
     pub(super) state: S,
 }
-
-/// A bucket that keys without a place share; none until the first.
-type Shared<S> = Mutex<Option<Entry<S>>>;
 
 /// The buckets of one rule: small maps, so that dropping the fresh ones of one is a short work.
 pub(super) struct Table<B: Bucket> {
@@ -90,9 +90,9 @@ pub(super) struct Table<B: Bucket> {
     /// Which small map is asked for room next. Relaxed: any order will do.
     pub(super) hand: AtomicUsize,
     name: Cow<'static, str>,
-    overflow: Overflow,
+    pub(super) overflow: Overflow,
     /// Buckets shared by keys that have no place; made when the first such key comes.
-    shared: OnceLock<Box<[Shared<B::State>]>>,
+    pub(super) shared: OnceLock<Box<[Shared<B::State>]>>,
     /// The lives begun by resets and set clocks. Relaxed is enough: it is raised under the lock of the bucket that goes,
     /// which whoever makes its successor takes after.
     era: AtomicU32,
@@ -131,15 +131,8 @@ impl<B: Bucket> Table<B> {
         self.maps[at].get_or_init(|| SmallMap::new(self.hash.clone()))
     }
 
-    fn hash(&self, key: KeyId) -> u64 {
+    pub(super) fn hash(&self, key: KeyId) -> u64 {
         self.hash.hash_one(key)
-    }
-
-    /// The shared bucket of a key that has no place. **Locking**: after the key's small map, never before.
-    fn shared_bucket(&self, key: KeyId) -> Option<MutexGuard<'_, Option<Entry<B::State>>>> {
-        let Overflow::Share(buckets) = self.overflow else { return None };
-        let shared = self.shared.get_or_init(|| (0..buckets.max(1)).map(|_| Mutex::new(None)).collect());
-        lock_shared(shared, self.hash(key))
     }
 
     /// What a key without a bucket starts from, when to judge it, and how much later than `now` that is.
@@ -152,20 +145,24 @@ impl<B: Bucket> Table<B> {
     ) -> (Entry<B::State>, (Nanos, Nanos)) {
         let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
         let mut entry = match shared.as_deref() {
-            Some(Some(shared)) => shared.clone(),
+            Some(Some(shared)) => Entry { era: self.era.load(Ordering::Relaxed), ..shared.clone() },
             _ => self.fresh(limit, now),
         };
+        if map.was_set_back(now) {
+            // The key's bucket may have been dropped at a time that comes again.
+            entry.era = self.next_era();
+        }
         let (judged_at, _) = self.bring(&mut entry, &limit, now);
         let judged_at = map.not_before_last_sweep(judged_at);
         (entry, (judged_at, judged_at.saturating_sub(now)))
     }
 
-    fn fresh(&self, limit: Limit, now: Nanos) -> Entry<B::State> {
+    pub(super) fn fresh(&self, limit: Limit, now: Nanos) -> Entry<B::State> {
         Entry { limit, era: self.era.load(Ordering::Relaxed), state: self.bucket.fresh(&limit, now) }
     }
 
     /// Looks at a bucket, lets the others be looked at, and takes the charge if it is settled so.
-    fn settle(
+    pub(super) fn settle(
         &self,
         entry: &mut Entry<B::State>,
         (judged_at, lag): (Nanos, Nanos),
@@ -191,16 +188,17 @@ impl<B: Bucket> Table<B> {
     }
 
     /// Brings a bucket up to date, and returns when to judge it and how much later than `now` that is.
-    fn bring(&self, entry: &mut Entry<B::State>, limit: &Limit, now: Nanos) -> (Nanos, Nanos) {
-        if self.bucket.seen(&entry.state).saturating_sub(now) >= Nanos::SECOND {
-            // The clock was set back. Marks from before it are in times that come again.
+    pub(super) fn bring(&self, entry: &mut Entry<B::State>, limit: &Limit, now: Nanos) -> (Nanos, Nanos) {
+        if entry.limit != *limit || self.bucket.seen(&entry.state).saturating_sub(now) >= Nanos::SECOND {
+            // Marks from before a changed limit count what was forgiven; those from before the clock was set back are in
+            // times that come again.
             entry.era = self.next_era();
         }
         let judged_at = self.bucket.judge_at(&mut entry.state, &mut entry.limit, limit, now);
         (judged_at, judged_at.saturating_sub(now))
     }
 
-    fn next_era(&self) -> u32 {
+    pub(super) fn next_era(&self) -> u32 {
         self.era.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
@@ -239,36 +237,6 @@ impl<B: Bucket> Table<B> {
         }
         give_back(back, taken.mark, taken.cost);
     }
-
-    /// A new key for which there is no place.
-    fn visit_untracked(
-        &self,
-        now: Nanos,
-        charge: &Charge<'_>,
-        passing: bool,
-        next: &mut dyn FnMut(bool) -> Settled,
-    ) -> (Settled, Judged) {
-        observe::table_full(&self.reported_full, &self.name);
-        let (settled, mut judged) = match self.shared_bucket(charge.key) {
-            Some(mut shared) => {
-                let entry = shared.get_or_insert_with(|| self.fresh(charge.limit, now));
-                let when = self.bring(entry, &charge.limit, now);
-                self.settle(entry, when, charge, passing, next)
-            }
-            None => {
-                let verdict = Verdict::new(Outcome::Refuse(Wait::Unknown), charge.limit.capacity(), 0, None);
-                (next(passing && !charge.votes), Judged::new(verdict, None))
-            }
-        };
-        judged.verdict.untracked = true;
-        (settled, judged)
-    }
-}
-
-fn lock_shared<T>(shared: &[Mutex<T>], hash: u64) -> Option<MutexGuard<'_, T>> {
-    // Bits that have not chosen the small map.
-    let at = usize::try_from((hash & 0xffff_ffff) % shared.len().max(1) as u64).ok()?;
-    Some(shared.get(at)?.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl<B: Bucket> AnyTable for Table<B> {
@@ -291,8 +259,12 @@ impl<B: Bucket> AnyTable for Table<B> {
             }
             MapEntry::Occupied(mut held) => {
                 let entry = held.get_mut();
+                let changes = !self.is_current(entry, charge, now);
                 let when = self.bring(entry, &charge.limit, now);
                 let (settled, judged) = self.settle(entry, when, charge, passing, next);
+                if changes {
+                    map.has_fresh_at(self.bucket.fresh_at(&entry.state, &entry.limit));
+                }
                 return Visit { settled, judged, inserted: false };
             }
             MapEntry::Vacant(vacant) => vacant,
@@ -304,7 +276,7 @@ impl<B: Bucket> AnyTable for Table<B> {
                 let verdict = Verdict::new(Outcome::Pass, 0, 0, None);
                 return Visit { settled: Settled::NoRoom, judged: Judged::new(verdict, None), inserted: false };
             }
-            let (settled, judged) = self.visit_untracked(now, charge, passing, next);
+            let (settled, judged) = self.visit_untracked(map, now, charge, passing, next);
             return Visit { settled, judged, inserted: false };
         }
         let (mut entry, when) = self.start(map, charge.key, charge.limit, now);
@@ -342,10 +314,17 @@ impl<B: Bucket> AnyTable for Table<B> {
                     room.keep();
                 }
                 None => {
-                    let mut shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(taken.key)));
+                    let mut shared = self.shared_bucket(taken.key);
+                    if cost > standing
+                        && let Some(shared) = shared.as_deref_mut()
+                    {
+                        // What is charged in addition counts, in the first overflow bucket there is too.
+                        let _ = shared.get_or_insert_with(|| self.fresh(taken.limit, now));
+                    }
                     if let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) {
                         let limit = entry.limit;
                         let (judged_at, _) = self.bring(entry, &limit, now);
+                        let judged_at = map.not_before_last_sweep(judged_at);
                         self.change(entry, judged_at, taken, standing);
                     }
                 }
@@ -367,6 +346,10 @@ impl<B: Bucket> AnyTable for Table<B> {
 
     fn make_room(&self, key: KeyId, now: Nanos) {
         self.sweep_for_room(self.map_of(key), now);
+    }
+
+    fn report_full(&self) {
+        observe::table_full(&self.reported_full, &self.name);
     }
 
     fn sweep(&self, now: Nanos) -> usize {

@@ -1,0 +1,74 @@
+//! Keys for which there is no place, because a rule holds as many as it may.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{
+    Overflow,
+    evict::SmallMap,
+    table::{Entry, Settled, Table},
+};
+use crate::{
+    bucket::Bucket,
+    charge::{Charge, Judged},
+    decision::{Outcome, Verdict, Wait},
+    key::KeyId,
+    time::Nanos,
+};
+
+/// How many overflow buckets there are at most.
+const MOST_SHARED: usize = 1 << 16;
+
+/// A bucket that keys without a place share; none until the first.
+pub(super) type Shared<S> = Mutex<Option<Entry<S>>>;
+
+impl<B: Bucket> Table<B> {
+    /// The shared bucket of a key that has no place. **Locking**: after the key's small map, never before.
+    pub(super) fn shared_bucket(&self, key: KeyId) -> Option<MutexGuard<'_, Option<Entry<B::State>>>> {
+        let Overflow::Share(buckets) = self.overflow else { return None };
+        let shared = self.shared.get_or_init(|| (0..buckets.clamp(1, MOST_SHARED)).map(|_| Mutex::new(None)).collect());
+        lock_shared(shared, self.hash(key))
+    }
+
+    /// A new key for which there is no place.
+    pub(super) fn visit_untracked(
+        &self,
+        map: &SmallMap<B::State>,
+        now: Nanos,
+        charge: &Charge<'_>,
+        passing: bool,
+        next: &mut dyn FnMut(bool) -> Settled,
+    ) -> (Settled, Judged) {
+        let (settled, mut judged) = match self.shared_bucket(charge.key) {
+            Some(mut shared) => {
+                let held = shared.get_or_insert_with(|| self.fresh(charge.limit, now));
+                let own = held.limit;
+                let _ = self.bring(held, &own, now);
+                // Keys of several limits meet here. What a smaller one cannot hold must not be forgiven for the others, so
+                // only a charge that fits takes its limit along.
+                let mut copy = (own != charge.limit).then(|| held.clone());
+                let entry = copy.as_mut().unwrap_or(held);
+                let (judged_at, _) = self.bring(entry, &charge.limit, now);
+                // The key's own bucket may have been dropped as fresh at a time this thread has not reached yet.
+                let judged_at = map.not_before_last_sweep(judged_at);
+                let when = (judged_at, judged_at.saturating_sub(now));
+                let (settled, judged) = self.settle(entry, when, charge, passing, next);
+                if let (Some(copy), Some(_)) = (copy, judged.mark) {
+                    *held = copy;
+                }
+                (settled, judged)
+            }
+            None => {
+                let verdict = Verdict::new(Outcome::Refuse(Wait::Unknown), charge.limit.capacity(), 0, None);
+                (next(passing && !charge.votes), Judged::new(verdict, None))
+            }
+        };
+        judged.verdict.untracked = true;
+        (settled, judged)
+    }
+}
+
+pub(super) fn lock_shared<T>(shared: &[Mutex<T>], hash: u64) -> Option<MutexGuard<'_, T>> {
+    // Bits that have not chosen the small map.
+    let at = usize::try_from((hash & 0xffff_ffff) % shared.len().max(1) as u64).ok()?;
+    Some(shared.get(at)?.lock().unwrap_or_else(PoisonError::into_inner))
+}
