@@ -151,8 +151,9 @@ impl Verdicts {
     }
 
     /// `count` answers, all the same for now.
-    pub(crate) fn of(judged: Judged, count: usize) -> Self {
-        Self(SmallVec::from_elem(judged, count))
+    pub(crate) fn fill(&mut self, judged: Judged, count: usize) {
+        self.0.clear();
+        self.0.resize(count, judged);
     }
 
     pub(crate) fn set(&mut self, at: usize, judged: Judged) {

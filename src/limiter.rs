@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use self::core::{Applied, AppliedRules, Core};
 use crate::{
-    charge::FailurePolicy,
+    charge::{FailurePolicy, Verdicts},
     decision::{Decision, Refusal},
     error::{Error, ErrorKind},
     key::{Key, KeyId},
@@ -207,11 +207,13 @@ impl<Req> Limiter<Req> {
         }
         // Read after the user's closures: one that takes a second must not look like a clock that was set back.
         let now = core.clock.now();
-        match core.decide(now, &applied, intent) {
-            Reply::Ready(verdicts) => Judging::Ready(core.judgement(now, verdicts, &applied, intent)),
+        let mut verdicts = Verdicts::new();
+        match core.decide(now, &applied, intent, &mut verdicts) {
+            Reply::Ready(Ok(())) => Judging::Ready(core.judgement(now, &verdicts, &applied, intent)),
+            Reply::Ready(Err(error)) => Judging::Ready(Err(error.into())),
             Reply::Pending(reply) => {
                 let core = Arc::clone(core);
-                Judging::Pending(Box::pin(async move { core.judgement(now, reply.await, &applied, intent) }))
+                Judging::Pending(Box::pin(async move { core.judgement(now, &reply.await?, &applied, intent) }))
             }
         }
     }

@@ -120,7 +120,7 @@ table! {
     MemoryStoreBuilder: Send Sync Unpin Clone Debug;
     Overflow: Send Sync Unpin Clone Copy Debug;
     Receipt: Send Sync Unpin Debug;
-    Reply<Verdicts>: Send Unpin Debug;
+    Reply<(), Verdicts>: Send Unpin Debug;
     RuleSpec: Send Sync Unpin Clone Debug;
     FailurePolicy: Send Sync Unpin Clone Copy Debug;
     Slot: Send Sync Unpin Clone Debug;

@@ -85,7 +85,13 @@ pub(super) type AppliedRules = SmallVec<[Applied; 3]>;
 
 impl Core {
     #[inline]
-    pub(super) fn decide(&self, now: Nanos, applied: &[Applied], intent: Intent) -> Reply<Verdicts> {
+    pub(super) fn decide(
+        &self,
+        now: Nanos,
+        applied: &[Applied],
+        intent: Intent,
+        verdicts: &mut Verdicts,
+    ) -> Reply<(), Verdicts> {
         let all_usable = applied.iter().all(|applied| applied.usable);
         let mut charges: SmallVec<[Charge<'_>; 3]> = SmallVec::new();
         for applied in applied.iter().filter(|applied| applied.usable) {
@@ -102,20 +108,19 @@ impl Core {
             charges.push(charge);
         }
         if charges.is_empty() {
-            return Reply::Ready(Ok(Verdicts::new()));
+            return Reply::Ready(Ok(()));
         }
-        self.store.decide(now, &charges)
+        self.store.decide(now, &charges, verdicts)
     }
 
     #[inline]
     pub(super) fn judgement(
         &self,
         now: Nanos,
-        verdicts: Result<Verdicts, StoreError>,
+        verdicts: &Verdicts,
         applied: &[Applied],
         intent: Intent,
     ) -> Result<Judgement, Error> {
-        let verdicts = verdicts?;
         let mut judged = verdicts.iter();
         let mut rulings = Rulings::new();
         for applied in applied {
@@ -127,7 +132,7 @@ impl Core {
             rulings.push(Ruling { rule: applied.rule, cost: applied.cost, limit: applied.limit, verdict });
         }
         let decision = Decision::of(Arc::clone(&self.info), rulings, now);
-        let receipt = intent.wants_receipt(&decision).then(|| Box::new(self.receipt(self.taken(&verdicts, applied))));
+        let receipt = intent.wants_receipt(&decision).then(|| Box::new(self.receipt(self.taken(verdicts, applied))));
         Ok(Judgement { decision, receipt })
     }
 

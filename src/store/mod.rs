@@ -14,14 +14,17 @@ use crate::{
 };
 
 /// A store's answer: at once, or later.
-pub enum Reply<T> {
+///
+/// What comes later may be of another type: [`Store::decide`] writes what it knows at once into the caller's
+/// [`Verdicts`], and returns verdicts of its own where it has to ask somebody.
+pub enum Reply<Now, Later = Now> {
     /// Here it is.
-    Ready(Result<T, StoreError>),
+    Ready(Result<Now, StoreError>),
     /// It will come.
-    Pending(BoxFuture<'static, Result<T, StoreError>>),
+    Pending(BoxFuture<'static, Result<Later, StoreError>>),
 }
 
-impl<T: std::fmt::Debug> std::fmt::Debug for Reply<T> {
+impl<Now: std::fmt::Debug, Later> std::fmt::Debug for Reply<Now, Later> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
@@ -68,13 +71,12 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Reply<T> {
 ///     fn bind(&self, _: &RuleSpec, _: Option<&Slot>) -> Result<Slot, tollgate::Unsupported> {
 ///         Ok(Slot::new(()))
 ///     }
-///     fn decide(&self, _: Nanos, charges: &[Charge<'_>]) -> Reply<Verdicts> {
-///         let mut verdicts = Verdicts::new();
+///     fn decide(&self, _: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
 ///         for charge in charges {
 ///             let limit = charge.limit.capacity();
 ///             verdicts.push(Judged::new(Verdict::new(Outcome::Pass, limit, limit, None), None));
 ///         }
-///         Reply::Ready(Ok(verdicts))
+///         Reply::Ready(Ok(()))
 ///     }
 ///     fn adjust(&self, _: Nanos, _: &mut Taken, _: u64) {}
 ///     fn reset(&self, _: &Slot, _: KeyId) -> Reply<()> {
@@ -96,7 +98,10 @@ pub trait Store: Send + Sync + 'static {
     fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, Unsupported>;
 
     /// Judges all charges of a request at `now`, and takes them.
-    fn decide(&self, now: Nanos, charges: &[Charge<'_>]) -> Reply<Verdicts>;
+    ///
+    /// A store that answers at once pushes its answers to `verdicts`, which is empty, and returns
+    /// `Reply::Ready(Ok(()))`; one that has to ask somebody returns them by its future.
+    fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts>;
 
     /// Sets what a taken charge stands at, in `taken` too: zero gives it back, less gives a part back, and more counts
     /// from now and may make debt.

@@ -82,14 +82,15 @@ impl Store for Remote {
         self.memory.bind(spec, before)
     }
 
-    fn decide(&self, now: Nanos, charges: &[Charge<'_>]) -> Reply<Verdicts> {
+    fn decide(&self, now: Nanos, charges: &[Charge<'_>], _: &mut Verdicts) -> Reply<(), Verdicts> {
         let charges: Vec<_> = charges.iter().map(OwnedCharge::of).collect();
         let Self { memory, answers } = self.clone();
         Reply::Pending(Box::pin(async move {
             answers.acquire().await.expect("never closed").forget();
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrowed).collect();
-            match memory.decide(now, &charges) {
-                Reply::Ready(verdicts) => verdicts,
+            let mut verdicts = Verdicts::new();
+            match memory.decide(now, &charges, &mut verdicts) {
+                Reply::Ready(decided) => decided.map(|()| verdicts),
                 Reply::Pending(_) => unreachable!("a memory store answers at once"),
             }
         }))
@@ -125,7 +126,7 @@ impl Store for Down {
         Ok(Slot::new(()))
     }
 
-    fn decide(&self, _: Nanos, _: &[Charge<'_>]) -> Reply<Verdicts> {
+    fn decide(&self, _: Nanos, _: &[Charge<'_>], _: &mut Verdicts) -> Reply<(), Verdicts> {
         let error = StoreError::new("connection refused");
         if self.at_once { Reply::Ready(Err(error)) } else { Reply::Pending(Box::pin(async { Err(error) })) }
     }

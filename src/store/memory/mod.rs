@@ -221,8 +221,8 @@ impl Store for MemoryStore {
 
     /// **Locking**: one lock a charge, all held together, in ascending order of the tables' numbers. No lock is held
     /// when it returns, nor while buckets are dropped.
-    fn decide(&self, now: Nanos, charges: &[Charge<'_>]) -> Reply<Verdicts> {
-        Reply::Ready(Round::new(now, charges).and_then(Round::run))
+    fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
+        Reply::Ready(Round::new(now, charges, verdicts).map(Round::run))
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
@@ -244,14 +244,14 @@ struct Round<'a> {
     now: Nanos,
     charges: &'a [Charge<'a>],
     order: SmallVec<[(usize, &'a Place); 4]>,
-    verdicts: Verdicts,
+    verdicts: &'a mut Verdicts,
     inserted: SmallVec<[(KeyId, &'a Place); 4]>,
     /// Whether keys for which there was no room have to take what the overflow policy gives them.
     final_try: bool,
 }
 
 impl<'a> Round<'a> {
-    fn new(now: Nanos, charges: &'a [Charge<'a>]) -> Result<Self, StoreError> {
+    fn new(now: Nanos, charges: &'a [Charge<'a>], verdicts: &'a mut Verdicts) -> Result<Self, StoreError> {
         let mut order: SmallVec<[(usize, &'a Place); 4]> = SmallVec::new();
         for (at, charge) in charges.iter().enumerate() {
             let place = charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))?;
@@ -263,11 +263,11 @@ impl<'a> Round<'a> {
             return Err(StoreError::new("two charges of one request on one rule"));
         }
         let pending = Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None);
-        let verdicts = Verdicts::of(pending, charges.len());
+        verdicts.fill(pending, charges.len());
         Ok(Self { now, charges, order, verdicts, inserted: SmallVec::new(), final_try: false })
     }
 
-    fn run(mut self) -> Result<Verdicts, StoreError> {
+    fn run(mut self) {
         if self.visit(0, true) == Settled::NoRoom {
             // Nothing was charged. Make room with no lock held, then ask again.
             for (at, place) in &self.order {
@@ -286,7 +286,6 @@ impl<'a> Round<'a> {
         for (key, place) in &self.inserted {
             place.table.tidy(*key, self.now);
         }
-        Ok(self.verdicts)
     }
 
     /// Locks and looks at the buckets from `depth` on, and on the way back charges them, or none.
