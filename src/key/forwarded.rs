@@ -29,21 +29,21 @@ const MAX_LINE: usize = 8 * 1024;
 /// `[2001:db8::1]:80`.
 pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t']);
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Some(address);
+    without_port(text).or_else(|| text.parse::<SocketAddr>().ok().map(|addr| addr.ip()))
+}
+
+fn without_port(text: &str) -> Option<IpAddr> {
+    match text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+        Some(inner) => inner.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
     }
-    if let Some(inner) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
-        return inner.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
-    }
-    text.parse::<SocketAddr>().ok().map(|addr| addr.ip())
 }
 
 /// Reads an address that always has a port after its last colon, brackets or not, as `CloudFront-Viewer-Address` does.
 pub(super) fn address_before_port(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim_matches([' ', '\t']);
     let (host, port) = text.rsplit_once(':')?;
-    port.parse::<u16>().ok()?;
-    address(host.as_bytes())
+    is_number(port).then(|| without_port(host)).flatten()
 }
 
 /// The hops of one line of `X-Forwarded-For`, nearest first. Empty elements are none (RFC 9110, 5.6.1).
@@ -179,11 +179,15 @@ fn node(text: &[u8]) -> Hop {
     read().into()
 }
 
+fn is_number(text: &str) -> bool {
+    matches!(text.len(), 1..=5) && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
         Some(hidden) => {
             !hidden.is_empty() && hidden.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
         }
-        None => matches!(text.len(), 1..=5) && text.bytes().all(|byte| byte.is_ascii_digit()),
+        None => is_number(text),
     }
 }

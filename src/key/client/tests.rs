@@ -105,6 +105,10 @@ fn reads_single_value_headers_only_from_proxies() {
         ("2001:db8::7:4653", "2001:db8::7"),
         ("[2001:db8::7]:46532", "2001:db8::7"),
         ("198.51.100.7", "10.0.0.1"),
+        // Not an address and one port: nothing that a proxy writes.
+        ("198.51.100.7:1:46532", "10.0.0.1"),
+        ("[2001:db8::7]:1:46532", "10.0.0.1"),
+        ("198.51.100.7:+80", "10.0.0.1"),
     ] {
         assert_eq!(client(&cloudfront, name, &[value], "10.0.0.1"), right, "{value}");
     }
