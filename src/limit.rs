@@ -23,8 +23,11 @@ use crate::time::Nanos;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
-    permits: u64,
-    period: Nanos,
+    /// The rate in lowest terms, `drain / permit` permits a nanosecond, since that is what every decision counts in.
+    drain: u64,
+    permit: u64,
+    /// What both were divided by.
+    common: u64,
     burst: Option<u64>,
 }
 
@@ -37,27 +40,35 @@ impl Limit {
     ///
     /// Zero permits and a period of zero, or over [`MAX_SPAN`](Self::MAX_SPAN), are errors when rules are put together.
     pub fn new(permits: u64, period: Duration) -> Self {
-        Self { permits, period: Nanos::from(period), burst: None }
+        Self::of(permits, Nanos::from(period))
+    }
+
+    const fn of(permits: u64, period: Nanos) -> Self {
+        let common = match greatest_common_divisor(permits, period.get()) {
+            0 => 1,
+            common => common,
+        };
+        Self { drain: permits / common, permit: period.get() / common, common, burst: None }
     }
 
     /// Returns `permits` per second.
     pub const fn per_second(permits: u64) -> Self {
-        Self { permits, period: Nanos::SECOND, burst: None }
+        Self::of(permits, Nanos::SECOND)
     }
 
     /// Returns `permits` per 60 seconds.
     pub const fn per_minute(permits: u64) -> Self {
-        Self { permits, period: Nanos::from_secs(60), burst: None }
+        Self::of(permits, Nanos::from_secs(60))
     }
 
     /// Returns `permits` per 3,600 seconds.
     pub const fn per_hour(permits: u64) -> Self {
-        Self { permits, period: Nanos::from_secs(3_600), burst: None }
+        Self::of(permits, Nanos::from_secs(3_600))
     }
 
     /// Returns `permits` per 86,400 seconds (not per calendar day; a fixed window of one day begins at 0:00 UTC).
     pub const fn per_day(permits: u64) -> Self {
-        Self { permits, period: Nanos::from_secs(86_400), burst: None }
+        Self::of(permits, Nanos::from_secs(86_400))
     }
 
     /// Sets how many permits may be used at once after a pause: the **total**, not an extra.
@@ -72,19 +83,19 @@ impl Limit {
 
     /// Returns the permits per [`period`](Self::period).
     pub const fn permits(&self) -> u64 {
-        self.permits
+        self.drain * self.common
     }
 
     /// Returns the period.
     pub const fn period(&self) -> Duration {
-        self.period.as_duration()
+        Nanos::new(self.period_nanos()).as_duration()
     }
 
     /// Returns the largest number of permits that can be there at once: `burst` where it was set, else `permits`.
     pub const fn capacity(&self) -> u64 {
         match self.burst {
             Some(burst) => burst,
-            None => self.permits,
+            None => self.permits(),
         }
     }
 
@@ -94,29 +105,41 @@ impl Limit {
     }
 
     pub(crate) const fn period_nanos(&self) -> u64 {
-        self.period.get()
+        self.permit * self.common
     }
+
+    /// How many units there are to a permit, of which each nanosecond drains [`drain`](Self::drain): the smallest whole
+    /// numbers that say so.
+    pub(crate) const fn permit(&self) -> u64 {
+        self.permit
+    }
+
+    /// How many units a nanosecond drains.
+    pub(crate) const fn drain(&self) -> u64 {
+        self.drain
+    }
+}
+
+const fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 /// Writes what [`FromStr`] reads, for the four periods that have a name; other periods are written as
 /// `3 per 250ms` and are not read back.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS.iter().find(|unit| unit.secs == self.period.as_duration().as_secs() && self.is_whole_secs());
+        let unit = UNITS.iter().find(|unit| self.period_nanos() == Nanos::from_secs(unit.secs).get());
         match unit {
-            Some(unit) => write!(f, "{}/{}", self.permits, unit.short)?,
-            None => write!(f, "{} per {:?}", self.permits, self.period)?,
+            Some(unit) => write!(f, "{}/{}", self.permits(), unit.short)?,
+            None => write!(f, "{} per {:?}", self.permits(), self.period())?,
         }
         match self.burst {
             Some(burst) => write!(f, " burst {burst}"),
             None => Ok(()),
         }
-    }
-}
-
-impl Limit {
-    fn is_whole_secs(&self) -> bool {
-        self.period.as_duration().subsec_nanos() == 0
     }
 }
 

@@ -4,8 +4,8 @@ use crate::{limit::Limit, time::Nanos};
 /// One key's schedule, the state of [`TokenBucket`](super::TokenBucket) and [`LeakyBucket`](super::LeakyBucket): the
 /// time at which nothing is used any more (the generic cell rate algorithm's theoretical arrival time), exactly.
 ///
-/// With `n` permits per period `W`, a permit is `W` units and a nanosecond drains `n` of them, so every rate is exact
-/// in integers: what is used at `t` is `(full_at - t) * n + rest` units.
+/// With `n` permits per period `W` in lowest terms, a permit is `W` units and a nanosecond drains `n` of them, so every
+/// rate is exact in integers: what is used at `t` is `(full_at - t) * n + rest` units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Schedule {
     /// When nothing is used any more, less `rest`.
@@ -39,20 +39,20 @@ impl Schedule {
         let late = now.get() > u64::MAX / 2; // 2262 and after: nobody pays for this before
         late && {
             let units = self.used_units(limit, now).saturating_add(units_of(limit, cost));
-            divided(units, limit.permits()).0 > u128::from(u64::MAX - now.get())
+            divided(units, limit.drain()).0 > u128::from(u64::MAX - now.get())
         }
     }
 
     /// What is used at `now`, in units.
     pub(super) fn used_units(&self, limit: &Limit, now: Nanos) -> u128 {
         match self.full_at.checked_sub(now) {
-            Some(ahead) => u128::from(ahead.get()) * u128::from(limit.permits()) + u128::from(self.rest),
+            Some(ahead) => u128::from(ahead.get()) * u128::from(limit.drain()) + u128::from(self.rest),
             None => 0,
         }
     }
 
     fn set_used_units(&mut self, limit: &Limit, now: Nanos, units: u128) {
-        let (ahead, rest) = divided(units, limit.permits());
+        let (ahead, rest) = divided(units, limit.drain());
         match u64::try_from(ahead).ok().and_then(|ahead| now.get().checked_add(ahead)) {
             Some(full_at) => {
                 self.full_at = Nanos::new(full_at);
@@ -81,7 +81,7 @@ impl Schedule {
     /// What was appended behind `mark`, in units; `None` where the mark is not of this schedule.
     pub(super) fn behind(&self, limit: &Limit, mark: Mark) -> Option<u128> {
         let end = self.full_at.saturating_add(self.hole);
-        let whole = u128::from(end.checked_sub(mark.at)?.get()) * u128::from(limit.permits());
+        let whole = u128::from(end.checked_sub(mark.at)?.get()) * u128::from(limit.drain());
         (whole + u128::from(self.rest)).checked_sub(u128::from(mark.fraction))
     }
 
@@ -105,31 +105,31 @@ impl Schedule {
     }
 
     pub(super) fn used(&self, limit: &Limit, now: Nanos) -> Used {
-        Used::ratio(self.used_units(limit, now), limit.period_nanos())
+        Used::ratio(self.used_units(limit, now), limit.permit())
     }
 
     pub(super) fn with_used(limit: &Limit, used: Used, now: Nanos) -> Self {
         let mut schedule = Self { seen: now, full_at: now, ..Self::default() };
-        schedule.set_used_units(limit, now, used.of(limit.period_nanos()).min(units_of(limit, limit.capacity())));
+        schedule.set_used_units(limit, now, used.of(limit.permit()).min(units_of(limit, limit.capacity())));
         schedule
     }
 }
 
-/// `permits` in units, of which a nanosecond drains as many as the limit has permits.
+/// `permits` in units.
 pub(super) fn units_of(limit: &Limit, permits: u64) -> u128 {
-    u128::from(permits) * u128::from(limit.period_nanos())
+    u128::from(permits) * u128::from(limit.permit())
 }
 
 /// How long `units` take to drain, rounded up.
 pub(super) fn drain_time(limit: &Limit, units: u128) -> Nanos {
-    let permits = limit.permits().max(1);
-    let (whole, rest) = divided(units, permits);
+    let (whole, rest) = divided(units, limit.drain());
     Nanos::saturating_from_u128(whole).saturating_add(Nanos::new(u64::from(rest > 0)))
 }
 
-/// Divides, and is quick about what fits in 64 bits, which is nearly everything.
+/// Divides, and is quick about one, and what fits in 64 bits, which together is nearly everything.
 pub(super) fn divided(units: u128, by: u64) -> (u128, u64) {
     match (u64::try_from(units), by.max(1)) {
+        (_, 1) => (units, 0),
         (Ok(units), by) => (u128::from(units / by), units % by),
         (Err(_), by) => (units / u128::from(by), u64::try_from(units % u128::from(by)).unwrap_or(u64::MAX)),
     }

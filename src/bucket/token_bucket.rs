@@ -37,7 +37,7 @@ impl TokenBucket {
     fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let (used, capacity) = (state.used_units(limit, now), units_of(limit, limit.capacity()));
         let tokens = capacity.saturating_sub(used);
-        let whole = u64::try_from(divided(tokens, limit.period_nanos()).0).unwrap_or(u64::MAX);
+        let whole = u64::try_from(divided(tokens, limit.permit()).0).unwrap_or(u64::MAX);
         // As long as the tokens take to come at the rate; without a whole one, until there is one.
         let window = match whole {
             0 => used.saturating_sub(capacity.saturating_sub(units_of(limit, 1))),
