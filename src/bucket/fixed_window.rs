@@ -31,8 +31,8 @@ pub struct FixedWindow;
 /// The state of [`FixedWindow`]: the latest time charged at, which names the window, and the count in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FixedWindowState {
-    seen: Nanos,
-    count: u64,
+    pub(super) seen: Nanos,
+    pub(super) count: u64,
 }
 
 /// The number of the window that holds `now`.

@@ -20,6 +20,18 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// The schedule that ends at `full_at` and `rest`, with no hole in it.
+    #[inline]
+    pub(super) const fn full_at(full_at: Nanos, rest: u64, seen: Nanos) -> Self {
+        Self { full_at, rest, hole: Nanos::ZERO, seen }
+    }
+
+    /// When nothing is used any more, and the remainder; `None` where there is a hole in the schedule.
+    #[inline]
+    pub(super) fn without_hole(&self) -> Option<(Nanos, u64)> {
+        (self.hole == Nanos::ZERO).then_some((self.full_at, self.rest))
+    }
+
     /// Notes that something came back at `now`, whether or not it fits.
     pub(super) fn see(&mut self, now: Nanos) {
         self.seen = self.seen.max(now);

@@ -35,9 +35,9 @@ pub struct SlidingWindowCounter;
 /// The state of [`SlidingWindowCounter`]: the latest time charged at, which names the current window, and two counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlidingWindowCounterState {
-    seen: Nanos,
-    previous: u64,
-    current: u64,
+    pub(super) seen: Nanos,
+    pub(super) previous: u64,
+    pub(super) current: u64,
 }
 
 impl SlidingWindowCounterState {

@@ -101,9 +101,9 @@ fn usage_carries_over_exactly_under_the_same_limit_and_never_shrinks_under_anoth
         assert_eq!(same.used_units(&old, at(91)), units, "{old}");
         for new in limits {
             let moved = Schedule::with_used(&new, state.used(&old, at(91)), at(91));
-            // used / W is the number of permits: compare over the common denominator. 2^-64 of a permit is lost at most.
-            let was = units * u128::from(new.period_nanos());
-            let is = moved.used_units(&new, at(91)) * u128::from(old.period_nanos());
+            // Units / units a permit is the number of permits: compare over the common denominator. 2^-64 of a permit is lost at most.
+            let was = units * u128::from(new.permit());
+            let is = moved.used_units(&new, at(91)) * u128::from(old.permit());
             assert!(is >= was.saturating_sub(1), "{old} -> {new}: {was} {is}");
         }
     }
@@ -148,4 +148,34 @@ fn extremes_do_not_wrap() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_packed_comes_out_as_it_went_in_and_what_does_not_fit_is_not_packed() {
+    let limit = Limit::per_second(3);
+    let mut state = Schedule::default();
+    let (_, first) = TokenBucket.take(&mut state, &limit, at(77), Ask::new(1));
+    let _ = TokenBucket.take(&mut state, &limit, at(77), Ask::new(1));
+    let words = TokenBucket.pack(&state).unwrap();
+    assert_eq!(TokenBucket.unpack(words, state.seen()), state);
+    // A hole in the middle, and a remainder beyond 32 bits.
+    TokenBucket.give_back(&mut state, &limit, at(77), GivenBack::new(1, first));
+    assert_eq!(TokenBucket.pack(&state), None);
+    let odd = Limit::new(10_000_000_019, std::time::Duration::from_secs(1));
+    let mut state = Schedule::default();
+    let _ = TokenBucket.take(&mut state, &odd, at(77), Ask::new(7));
+    assert_eq!(LeakyBucket.pack(&state), None);
+
+    let mut window = FixedWindow.fresh(&limit, at(0));
+    let _ = FixedWindow.take(&mut window, &limit, at(5), Ask::new(2));
+    assert_eq!(FixedWindow.unpack(FixedWindow.pack(&window).unwrap(), at(9)), window);
+    let _ = FixedWindow.take(&mut window, &limit, at(5), Ask::new(1 << 32));
+    assert_eq!(FixedWindow.pack(&window), None);
+
+    let mut counter = SlidingWindowCounter.fresh(&limit, at(0));
+    let _ = SlidingWindowCounter.take(&mut counter, &limit, at(5), Ask::new(2));
+    let _ = SlidingWindowCounter.take(&mut counter, &limit, at(1_000_000_005), Ask::new(1));
+    assert_eq!(SlidingWindowCounter.unpack(SlidingWindowCounter.pack(&counter).unwrap(), at(9)), counter);
+    let _ = SlidingWindowCounter.take(&mut counter, &limit, at(1_000_000_005), Ask::new(1 << 32));
+    assert_eq!(SlidingWindowCounter.pack(&counter), None);
 }

@@ -42,6 +42,11 @@ impl KeyId {
         Some(Self(id))
     }
 
+    /// Returns the id of these bytes, which [`as_bytes`](Self::as_bytes) has returned.
+    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
     /// Returns the bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0

@@ -20,11 +20,18 @@ use crate::{
     time::Nanos,
 };
 
+mod base;
+mod dense;
 mod evict;
+mod lock;
+mod map;
 mod overflow;
+mod sharded;
 mod table;
 
-use table::{AnyTable, Settled, Table};
+use map::MapTable;
+use sharded::ShardedTable;
+use table::{AnyTable, Settled};
 
 /// Buckets in this process's memory; clones share them.
 ///
@@ -181,12 +188,12 @@ impl fmt::Debug for MemoryStore {
 
 fn table_for(spec: &RuleSpec, bound: Bound) -> Box<dyn AnyTable> {
     match &spec.algorithm {
-        Algorithm::TokenBucket => Box::new(Table::new(TokenBucket, spec, bound)),
-        Algorithm::FixedWindow => Box::new(Table::new(FixedWindow, spec, bound)),
-        Algorithm::SlidingWindowLog => Box::new(Table::new(SlidingWindowLog, spec, bound)),
-        Algorithm::SlidingWindowCounter => Box::new(Table::new(SlidingWindowCounter, spec, bound)),
-        Algorithm::LeakyBucket => Box::new(Table::new(LeakyBucket, spec, bound)),
-        Algorithm::Custom(bucket) => Box::new(Table::new(bucket.clone(), spec, bound)),
+        Algorithm::TokenBucket => Box::new(ShardedTable::new(TokenBucket, spec, bound)),
+        Algorithm::FixedWindow => Box::new(ShardedTable::new(FixedWindow, spec, bound)),
+        Algorithm::SlidingWindowLog => Box::new(MapTable::new(SlidingWindowLog, spec, bound)),
+        Algorithm::SlidingWindowCounter => Box::new(ShardedTable::new(SlidingWindowCounter, spec, bound)),
+        Algorithm::LeakyBucket => Box::new(ShardedTable::new(LeakyBucket, spec, bound)),
+        Algorithm::Custom(bucket) => Box::new(MapTable::new(bucket.clone(), spec, bound)),
     }
 }
 
@@ -222,7 +229,10 @@ impl Store for MemoryStore {
     /// **Locking**: one lock a charge, all held together, in ascending order of the tables' numbers. No lock is held
     /// when it returns, nor while buckets are dropped.
     fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
-        Reply::Ready(Round::new(now, charges, verdicts).map(Round::run))
+        Reply::Ready(match charges {
+            [charge] => decide_alone(now, charge, verdicts),
+            _ => Round::new(now, charges, verdicts).map(Round::run),
+        })
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
@@ -239,13 +249,35 @@ impl Store for MemoryStore {
     }
 }
 
+fn place<'a>(charge: &Charge<'a>) -> Result<&'a Place, StoreError> {
+    charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))
+}
+
+/// A request with one charge, which has nobody to wait for.
+fn decide_alone(now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Result<(), StoreError> {
+    let table = &*place(charge)?.table;
+    let mut visit = table.visit_alone(now, charge, false);
+    if visit.settled == Settled::NoRoom {
+        table.make_room(charge.key, now);
+        visit = table.visit_alone(now, charge, true);
+        if visit.judged.verdict.untracked {
+            table.report_full();
+        }
+    }
+    verdicts.push(visit.judged);
+    if visit.untidy {
+        table.tidy(charge.key, now);
+    }
+    Ok(())
+}
+
 /// One request's charges, in the order in which their tables are locked.
 struct Round<'a> {
     now: Nanos,
     charges: &'a [Charge<'a>],
     order: SmallVec<[(usize, &'a Place); 4]>,
     verdicts: &'a mut Verdicts,
-    inserted: SmallVec<[(KeyId, &'a Place); 4]>,
+    untidy: SmallVec<[(KeyId, &'a Place); 4]>,
     /// Whether keys for which there was no room have to take what the overflow policy gives them.
     final_try: bool,
 }
@@ -254,8 +286,7 @@ impl<'a> Round<'a> {
     fn new(now: Nanos, charges: &'a [Charge<'a>], verdicts: &'a mut Verdicts) -> Result<Self, StoreError> {
         let mut order: SmallVec<[(usize, &'a Place); 4]> = SmallVec::new();
         for (at, charge) in charges.iter().enumerate() {
-            let place = charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))?;
-            order.push((at, place));
+            order.push((at, place(charge)?));
         }
         order.sort_unstable_by_key(|(_, place)| place.number);
         if order.windows(2).any(|pair| matches!(pair, [(_, one), (_, other)] if one.number == other.number)) {
@@ -264,7 +295,7 @@ impl<'a> Round<'a> {
         }
         let pending = Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None);
         verdicts.fill(pending, charges.len());
-        Ok(Self { now, charges, order, verdicts, inserted: SmallVec::new(), final_try: false })
+        Ok(Self { now, charges, order, verdicts, untidy: SmallVec::new(), final_try: false })
     }
 
     fn run(mut self) {
@@ -283,7 +314,7 @@ impl<'a> Round<'a> {
                 }
             }
         }
-        for (key, place) in &self.inserted {
+        for (key, place) in &self.untidy {
             place.table.tidy(*key, self.now);
         }
     }
@@ -297,8 +328,8 @@ impl<'a> Round<'a> {
         let (now, final_try) = (self.now, self.final_try);
         let visit = place.table.visit(now, &charge, passing, final_try, &mut |passing| self.visit(depth + 1, passing));
         self.verdicts.set(at, visit.judged);
-        if visit.inserted {
-            self.inserted.push((charge.key, place));
+        if visit.untidy {
+            self.untidy.push((charge.key, place));
         }
         visit.settled
     }

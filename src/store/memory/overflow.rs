@@ -4,8 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{
     Overflow,
-    evict::SmallMap,
-    table::{Entry, Settled, Table},
+    base::{Base, not_before},
+    table::{Entry, Settled},
 };
 use crate::{
     bucket::Bucket,
@@ -21,22 +21,22 @@ const MOST_SHARED: usize = 1 << 16;
 /// A bucket that keys without a place share; none until the first.
 pub(super) type Shared<S> = Mutex<Option<Entry<S>>>;
 
-impl<B: Bucket> Table<B> {
-    /// The shared bucket of a key that has no place. **Locking**: after the key's small map, never before.
+impl<B: Bucket> Base<B> {
+    /// The shared bucket of a key that has no place. **Locking**: after the key's part of the table, never before.
     pub(super) fn shared_bucket(&self, key: KeyId) -> Option<MutexGuard<'_, Option<Entry<B::State>>>> {
         let Overflow::Share(buckets) = self.overflow else { return None };
         let shared = self.shared.get_or_init(|| (0..buckets.clamp(1, MOST_SHARED)).map(|_| Mutex::new(None)).collect());
         lock_shared(shared, self.hash(key))
     }
 
-    /// A new key for which there is no place.
+    /// A new key for which there is no place, and whose own bucket may have been dropped at `dropped`.
     pub(super) fn visit_untracked(
         &self,
-        map: &SmallMap<B::State>,
+        dropped: Nanos,
         now: Nanos,
         charge: &Charge<'_>,
         passing: bool,
-        next: &mut dyn FnMut(bool) -> Settled,
+        mut next: impl FnMut(bool) -> Settled,
     ) -> (Settled, Judged) {
         let (settled, mut judged) = match self.shared_bucket(charge.key) {
             Some(mut shared) => {
@@ -49,9 +49,9 @@ impl<B: Bucket> Table<B> {
                 let entry = copy.as_mut().unwrap_or(held);
                 let (judged_at, _) = self.bring(entry, &charge.limit, now);
                 // The key's own bucket may have been dropped as fresh at a time this thread has not reached yet.
-                let judged_at = map.not_before_last_sweep(judged_at);
+                let judged_at = not_before(dropped, judged_at);
                 let when = (judged_at, judged_at.saturating_sub(now));
-                let (settled, judged) = self.settle(entry, when, charge, passing, next);
+                let (settled, judged) = self.settle(entry, when, charge, passing, &mut next);
                 if let (Some(copy), Some(_)) = (copy, judged.mark) {
                     *held = copy;
                 }

@@ -1,0 +1,222 @@
+//! A plain table of small entries with linear probing: one look in memory for most keys.
+//!
+//! A key is in the first slot from its home on that is its own; no slot between the two is empty. An entry that is as good
+//! as absent may be overwritten where it stands, so there are no tombstones.
+
+use crate::key::KeyId;
+
+/// One key's place. Words of 32 bits, so that nothing is lost to alignment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot<W> {
+    key: [u32; 4],
+    pub(super) era: u32,
+    pub(super) words: W,
+}
+
+/// No key has this tag.
+const EMPTY: [u32; 4] = [u32::MAX; 4];
+
+fn split(key: KeyId) -> [u32; 4] {
+    let whole = u128::from_le_bytes(*key.as_bytes());
+    #[allow(clippy::cast_possible_truncation, reason = "the four quarters of a u128 fit in a u32 each")]
+    [whole as u32, (whole >> 32) as u32, (whole >> 64) as u32, (whole >> 96) as u32]
+}
+
+impl<W: Copy + Default> Slot<W> {
+    pub(super) fn new(key: KeyId, era: u32, words: W) -> Self {
+        Self { key: split(key), era, words }
+    }
+
+    fn empty() -> Self {
+        Self { key: EMPTY, era: 0, words: W::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.key == EMPTY
+    }
+
+    pub(super) fn key(&self) -> KeyId {
+        let [a, b, c, d] = self.key.map(u128::from);
+        KeyId::from_bytes((a | b << 32 | c << 64 | d << 96).to_le_bytes())
+    }
+}
+
+/// Where a new key would go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Vacancy {
+    /// In place of an entry that is as good as absent.
+    Reused(usize),
+    /// In an empty slot.
+    Empty(usize),
+    /// Nowhere, before the table [grows](Dense::rebuild).
+    None,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Dense<W> {
+    slots: Box<[Slot<W>]>,
+    len: u32,
+    /// How many entries may be inserted until the table is rebuilt, whether or not it has grown: what keeps it small
+    /// when fewer keys come than before.
+    until_rebuilt: u32,
+}
+
+/// A table is rebuilt when more than this many of ten slots are taken, and has to be before all but one are.
+const FULL: usize = 8;
+
+/// What is rebuilt has slots for this many in a hundred more than it holds.
+const SLACK: usize = 45;
+
+/// A table has at least this many slots.
+const FEWEST: usize = 4;
+
+impl<W: Copy + Default> Dense<W> {
+    pub(super) fn new() -> Self {
+        Self { slots: Box::default(), len: 0, until_rebuilt: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The slot at which the search for a key of this hash begins.
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        // The lower half of the hash, as a fraction of the length. The upper half has chosen the table.
+        let at = (hash & 0xffff_ffff) * self.slots.len() as u64 >> 32;
+        usize::try_from(at).unwrap_or(0)
+    }
+
+    #[inline]
+    fn after(&self, at: usize) -> usize {
+        if at + 1 < self.slots.len() { at + 1 } else { 0 }
+    }
+
+    #[inline]
+    pub(super) fn find(&self, key: KeyId, hash: u64) -> Option<usize> {
+        let key = split(key);
+        let mut at = self.home(hash);
+        loop {
+            // A table without slots has no first one.
+            let slot = self.slots.get(at)?;
+            if slot.key == key {
+                return Some(at);
+            }
+            if slot.is_empty() {
+                return None;
+            }
+            at = self.after(at);
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: usize) -> Option<&Slot<W>> {
+        self.slots.get(at)
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, at: usize, era: u32, words: W) {
+        if let Some(slot) = self.slots.get_mut(at) {
+            (slot.era, slot.words) = (era, words);
+        }
+    }
+
+    /// Where a key that was not [found](Self::find) would go.
+    pub(super) fn vacancy(&self, hash: u64, is_absent: impl Fn(&Slot<W>) -> bool) -> Vacancy {
+        let mut at = self.home(hash);
+        while let Some(slot) = self.slots.get(at) {
+            if slot.is_empty() {
+                // One slot stays empty, or no search would end.
+                return if self.len() + 1 < self.slots.len() { Vacancy::Empty(at) } else { Vacancy::None };
+            }
+            if is_absent(slot) {
+                return Vacancy::Reused(at);
+            }
+            at = self.after(at);
+        }
+        Vacancy::None
+    }
+
+    /// Puts an entry into a vacancy.
+    pub(super) fn insert(&mut self, vacancy: Vacancy, slot: Slot<W>) {
+        let (at, new) = match vacancy {
+            Vacancy::Reused(at) => (at, 0),
+            Vacancy::Empty(at) => (at, 1),
+            Vacancy::None => return,
+        };
+        if let Some(place) = self.slots.get_mut(at) {
+            *place = slot;
+            self.len += new;
+            self.until_rebuilt = self.until_rebuilt.saturating_sub(1);
+        }
+    }
+
+    /// Whether it is time to [rebuild](Self::rebuild).
+    pub(super) fn is_crowded(&self) -> bool {
+        self.until_rebuilt == 0 || (self.len() + 1) * 10 > self.slots.len() * FULL
+    }
+
+    /// Takes an entry out. Those behind it move up, so that each can still be found.
+    pub(super) fn remove(&mut self, at: usize, hash_of: impl Fn(KeyId) -> u64) {
+        let (mut hole, mut next) = (at, self.after(at));
+        while let Some(slot) = self.slots.get(next).copied().filter(|slot| !slot.is_empty()) {
+            let home = self.home(hash_of(slot.key()));
+            // It may move to the hole unless its home lies behind the hole, on the way to where it is.
+            let stays = if hole <= next { hole < home && home <= next } else { hole < home || home <= next };
+            if !stays {
+                if let Some(place) = self.slots.get_mut(hole) {
+                    *place = slot;
+                }
+                hole = next;
+            }
+            next = self.after(next);
+        }
+        if let Some(place) = self.slots.get_mut(hole).filter(|place| !place.is_empty()) {
+            *place = Slot::empty();
+            self.len -= 1;
+        }
+    }
+
+    /// Drops what is not to be kept, makes room for one more, and returns how many were dropped.
+    pub(super) fn rebuild(&mut self, mut keep: impl FnMut(&Slot<W>) -> bool, hash_of: impl Fn(KeyId) -> u64) -> usize {
+        let (before, mut kept) = (self.len(), 0);
+        for slot in &mut self.slots {
+            if slot.is_empty() {
+                continue;
+            }
+            if keep(slot) {
+                kept += 1;
+            } else {
+                // Nobody searches here before the rebuilt table is in place.
+                *slot = Slot::empty();
+            }
+        }
+        let slots = ((kept + 1) * (100 + SLACK)).div_ceil(100).max(FEWEST);
+        let old = std::mem::replace(&mut self.slots, vec![Slot::empty(); slots].into());
+        for slot in old.iter().filter(|slot| !slot.is_empty()) {
+            let mut at = self.home(hash_of(slot.key()));
+            while self.slots.get(at).is_some_and(|taken| !taken.is_empty()) {
+                at = self.after(at);
+            }
+            if let Some(place) = self.slots.get_mut(at) {
+                *place = *slot;
+            }
+        }
+        self.len = u32::try_from(kept).unwrap_or(u32::MAX);
+        self.until_rebuilt = u32::try_from(slots).unwrap_or(u32::MAX);
+        before - kept
+    }
+
+    pub(super) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot<W>> {
+        self.slots.iter_mut().filter(|slot| !slot.is_empty())
+    }
+
+    /// Gives all memory back.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new();
+    }
+}
+
+#[cfg(test)]
+mod tests;

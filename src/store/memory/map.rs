@@ -1,0 +1,275 @@
+//! Buckets that own memory, and those of users: in small maps, so that dropping the fresh ones of one is a short work.
+//!
+//! A bucket that answers as a fresh one may go without changing any answer. An insertion that has doubled a small map
+//! since the last time pays for dropping the fresh ones of that map, once no lock is held, so the work for each
+//! insertion is constant on average and bounded by one small map.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use dashmap::{DashMap, Entry as MapEntry};
+
+use super::{
+    Bound,
+    base::{Base, was_set_back},
+    table::{AnyTable, Entry, Settled, Visit, nothing_else},
+};
+use crate::{
+    bucket::Bucket,
+    charge::{Charge, Judged, RuleSpec, Take, Taken},
+    decision::{Outcome, Verdict},
+    key::{KeyHash, KeyId},
+    time::Nanos,
+};
+
+/// The size at which a small map is first looked through.
+const FIRST_SWEEP: usize = 16;
+
+/// How many other small maps a key that finds no room asks for fresh buckets.
+const LOOKS_FOR_ROOM: usize = 8;
+
+/// With a million keys about 2,000 in each of a map's two halves.
+const MAPS: usize = 256;
+
+/// How many keys a small map has at least, where the table is full.
+const FEWEST_KEYS: usize = 64;
+
+/// The buckets of one rule.
+pub(super) struct MapTable<B: Bucket> {
+    base: Base<B>,
+    maps: Box<[OnceLock<SmallMap<B::State>>]>,
+}
+
+/// A part of a rule's buckets that is looked through at once.
+pub(super) struct SmallMap<S> {
+    map: DashMap<KeyId, Entry<S>, KeyHash>,
+    /// How many keys it has when it is looked through next. Relaxed: a hint.
+    sweep_at: AtomicUsize,
+    /// No bucket that was here at the last sweep is fresh before this time. Relaxed: a hint.
+    nothing_fresh_before: AtomicU64,
+    /// The latest time at which fresh buckets were dropped. Relaxed is enough: it is raised before the first bucket
+    /// goes, under the lock that whoever misses that bucket takes after.
+    swept: AtomicU64,
+}
+
+impl<S: Clone> SmallMap<S> {
+    pub(super) fn new(hash: KeyHash) -> Self {
+        // Two is the least number of shards there is.
+        let map = DashMap::with_capacity_and_hasher_and_shard_amount(0, hash, 2);
+        Self {
+            map,
+            sweep_at: AtomicUsize::new(FIRST_SWEEP),
+            nothing_fresh_before: AtomicU64::new(0),
+            swept: AtomicU64::new(0),
+        }
+    }
+
+    /// **Locking**: the half of the map that holds `key`, as long as the entry lives.
+    pub(super) fn entry(&self, key: KeyId) -> MapEntry<'_, KeyId, Entry<S>> {
+        self.map.entry(key)
+    }
+
+    /// Notes that a bucket will be fresh at `fresh_at`, maybe earlier than all others here.
+    pub(super) fn has_fresh_at(&self, fresh_at: Nanos) {
+        self.nothing_fresh_before.fetch_min(fresh_at.get(), Ordering::Relaxed);
+    }
+
+    fn swept(&self) -> Nanos {
+        Nanos::new(self.swept.load(Ordering::Relaxed))
+    }
+}
+
+impl<B: Bucket> MapTable<B> {
+    pub(super) fn new(bucket: B, spec: &RuleSpec, bound: Bound) -> Self {
+        // A small table has fewer maps, so that whoever looks for room looks through much of it.
+        let maps = if spec.keyed { (bound.max_keys / FEWEST_KEYS).clamp(1, MAPS) } else { 1 };
+        Self { base: Base::new(bucket, spec, bound), maps: (0..maps).map(|_| OnceLock::new()).collect() }
+    }
+
+    fn map_of(&self, key: KeyId) -> &SmallMap<B::State> {
+        // Bits that the maps themselves do not use: they take the upper byte and the lower half.
+        let at = (self.base.hash(key) >> 40) % self.maps.len().max(1) as u64;
+        let at = usize::try_from(at).unwrap_or(0);
+        #[allow(clippy::indexing_slicing, reason = "`at` is below the length, which is not zero")]
+        self.maps[at].get_or_init(|| SmallMap::new(self.base.hash.clone()))
+    }
+
+    fn visit_with(
+        &self,
+        now: Nanos,
+        charge: &Charge<'_>,
+        passing: bool,
+        final_try: bool,
+        next: &mut dyn FnMut(bool) -> Settled,
+    ) -> Visit {
+        let map = self.map_of(charge.key);
+        let vacant = match map.entry(charge.key) {
+            // Who only looks changes nothing, not even what a changed limit or clock would.
+            MapEntry::Occupied(held)
+                if charge.take == Take::Never && !self.base.is_current(held.get(), charge, now) =>
+            {
+                let mut copy = held.get().clone();
+                let when = self.base.bring(&mut copy, &charge.limit, now);
+                return Visit::of(self.base.settle(&mut copy, when, charge, passing, next));
+            }
+            MapEntry::Occupied(mut held) => {
+                let entry = held.get_mut();
+                let changes = !self.base.is_current(entry, charge, now);
+                let when = self.base.bring(entry, &charge.limit, now);
+                let visit = Visit::of(self.base.settle(entry, when, charge, passing, next));
+                if changes {
+                    map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+                }
+                return visit;
+            }
+            MapEntry::Vacant(vacant) => vacant,
+        };
+        let only_looks = charge.take == Take::Never || charge.cost == 0;
+        let room = if only_looks { None } else { self.base.count.reserve() };
+        if room.is_none() && !only_looks {
+            if !final_try {
+                return Visit::of((Settled::NoRoom, Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None)));
+            }
+            return Visit::of(self.base.visit_untracked(map.swept(), now, charge, passing, next));
+        }
+        let (mut entry, when) = self.base.start(map.swept(), charge.key, charge.limit, now);
+        let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
+        let inserted = judged.mark.is_some();
+        if let (true, Some(room)) = (inserted, room) {
+            map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+            vacant.insert(entry);
+            room.keep();
+        }
+        Visit { settled, judged, untidy: inserted }
+    }
+
+    fn sweep_if_grown(&self, map: &SmallMap<B::State>, now: Nanos) {
+        if map.map.len() >= map.sweep_at.load(Ordering::Relaxed) {
+            self.sweep_map(map, now, false);
+        }
+    }
+
+    /// Looks through the key's own map, and one more of the next few, where there can be anything fresh.
+    pub(super) fn sweep_for_room(&self, map: &SmallMap<B::State>, now: Nanos) {
+        let may_have_fresh = |map: &SmallMap<B::State>| map.nothing_fresh_before.load(Ordering::Relaxed) <= now.get();
+        if may_have_fresh(map) {
+            self.sweep_map(map, now, false);
+        }
+        for _ in 0..LOOKS_FOR_ROOM {
+            if self.base.count.has_room() {
+                return;
+            }
+            let at = self.base.hand.fetch_add(1, Ordering::Relaxed) % self.maps.len().max(1);
+            if let Some(map) = self.maps.get(at).and_then(std::sync::OnceLock::get).filter(|map| may_have_fresh(map)) {
+                self.sweep_map(map, now, false);
+                return;
+            }
+        }
+    }
+
+    /// Drops the fresh buckets of one map and returns how many. **Locking**: half of the map at a time.
+    pub(super) fn sweep_map(&self, map: &SmallMap<B::State>, now: Nanos, shrink: bool) -> usize {
+        if was_set_back(map.swept(), now) {
+            // Begins again, or no late thread would be noticed until the old time has come.
+            let _ = self.base.next_era();
+            map.swept.store(now.get(), Ordering::Relaxed);
+        }
+        map.swept.fetch_max(now.get(), Ordering::Relaxed);
+        // Raised before and lowered after, so that what is inserted meanwhile is not forgotten.
+        map.nothing_fresh_before.store(u64::MAX, Ordering::Relaxed);
+        let (mut dropped, mut kept, mut next_fresh) = (0, 0, Nanos::MAX);
+        map.map.retain(|_, entry| {
+            let fresh_at = self.base.bucket.fresh_at(&entry.state, &entry.limit);
+            if fresh_at <= now {
+                dropped += 1;
+                self.base.count.release(1);
+                return false;
+            }
+            kept += 1;
+            next_fresh = next_fresh.min(fresh_at);
+            true
+        });
+        map.nothing_fresh_before.fetch_min(next_fresh.get(), Ordering::Relaxed);
+        map.sweep_at.store((2 * kept).max(FIRST_SWEEP), Ordering::Relaxed);
+        if shrink || kept * 4 < map.map.capacity() {
+            map.map.shrink_to_fit();
+        }
+        dropped
+    }
+}
+
+impl<B: Bucket> AnyTable for MapTable<B> {
+    fn visit(
+        &self,
+        now: Nanos,
+        charge: &Charge<'_>,
+        passing: bool,
+        final_try: bool,
+        next: &mut dyn FnMut(bool) -> Settled,
+    ) -> Visit {
+        self.visit_with(now, charge, passing, final_try, next)
+    }
+
+    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, final_try: bool) -> Visit {
+        self.visit_with(now, charge, true, final_try, &mut nothing_else)
+    }
+
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
+        let standing = std::mem::replace(&mut taken.cost, cost);
+        if standing == cost {
+            return;
+        }
+        let map = self.map_of(taken.key);
+        match map.entry(taken.key) {
+            MapEntry::Occupied(mut held) => {
+                let entry = held.get_mut();
+                let limit = entry.limit;
+                let (judged_at, _) = self.base.bring(entry, &limit, now);
+                self.base.change(entry, judged_at, taken, standing);
+                map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+            }
+            // What was charged to a bucket that is fresh by now is back already; what is charged in addition counts.
+            MapEntry::Vacant(vacant) => match self.base.count.reserve().filter(|_| cost > standing) {
+                Some(room) => {
+                    let (mut entry, (judged_at, _)) = self.base.start(map.swept(), taken.key, taken.limit, now);
+                    self.base.change(&mut entry, judged_at, taken, standing);
+                    map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+                    vacant.insert(entry);
+                    room.keep();
+                }
+                None => self.base.change_shared(map.swept(), now, taken, standing),
+            },
+        }
+    }
+
+    fn forget(&self, key: KeyId) {
+        if let MapEntry::Occupied(held) = self.map_of(key).entry(key) {
+            let _ = self.base.next_era();
+            held.remove();
+            self.base.count.release(1);
+        }
+    }
+
+    fn tidy(&self, key: KeyId, now: Nanos) {
+        self.sweep_if_grown(self.map_of(key), now);
+    }
+
+    fn make_room(&self, key: KeyId, now: Nanos) {
+        self.sweep_for_room(self.map_of(key), now);
+    }
+
+    fn report_full(&self) {
+        self.base.report_full();
+    }
+
+    fn sweep(&self, now: Nanos) -> usize {
+        // The few shared buckets stay: a thread that comes late has to find them.
+        self.maps.iter().filter_map(OnceLock::get).map(|map| self.sweep_map(map, now, true)).sum()
+    }
+
+    fn len(&self) -> usize {
+        self.base.count.get()
+    }
+}
