@@ -52,8 +52,12 @@ impl Bucket for LeakyBucket {
     }
 
     fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
+        self.verdict(state, limit, now, self.outcome(state, limit, now, ask), ask.keep)
+    }
+
+    fn outcome(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
         let queued = state.used_units(limit, now);
-        let outcome = match ask.needs(limit.capacity()) {
+        match ask.needs(limit.capacity()) {
             _ if ask.cost == 0 => Outcome::Pass,
             None => Outcome::Refuse(Wait::Never),
             Some(needs) if state.outlasts_time(limit, now, needs) => {
@@ -70,8 +74,7 @@ impl Bucket for LeakyBucket {
                     (wait, _) => Outcome::Refuse(Wait::For(wait)),
                 }
             }
-        };
-        self.verdict(state, limit, now, outcome, ask.keep)
+        }
     }
 
     fn take(&self, state: &mut Schedule, limit: &Limit, now: Nanos, ask: Ask) -> (Verdict, Mark) {

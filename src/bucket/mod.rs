@@ -25,13 +25,17 @@ pub use algorithm::Algorithm;
 pub use custom::{CustomBucket, CustomState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::LeakyBucket;
-pub(crate) use packed::Packed;
+pub(crate) use packed::{AtOnce, Packed};
 pub use schedule::Schedule;
 pub use sliding_window_counter::{SlidingWindowCounter, SlidingWindowCounterState};
 pub use sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
 pub use token_bucket::TokenBucket;
 
-use crate::{decision::Verdict, limit::Limit, time::Nanos};
+use crate::{
+    decision::{Outcome, Verdict},
+    limit::Limit,
+    time::Nanos,
+};
 
 /// A time this much earlier than what a bucket has seen, or more, means that the clock was set back; anything less is
 /// a thread that came late.
@@ -268,6 +272,12 @@ pub trait Bucket: Send + Sync + std::fmt::Debug + 'static {
 
     /// Answers without changing anything.
     fn look(&self, state: &Self::State, limit: &Limit, now: Nanos, ask: Ask) -> Verdict;
+
+    /// Returns the outcome alone of [`look`](Self::look), where that can be told sooner than the numbers. The store asks
+    /// for it first, and for the numbers once it knows whether the request passes.
+    fn outcome(&self, state: &Self::State, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
+        self.look(state, limit, now, ask).outcome
+    }
 
     /// Charges `ask.cost`, whether or not there is room, and returns the numbers afterwards. The outcome is a delay
     /// where the request has to be held, and otherwise a pass.

@@ -1,8 +1,12 @@
 use super::{
-    Bucket, FixedWindow, FixedWindowState, LeakyBucket, Schedule, SlidingWindowCounter, SlidingWindowCounterState,
-    TokenBucket,
+    Bucket, FixedWindow, FixedWindowState, LeakyBucket, Mark, Schedule, SlidingWindowCounter,
+    SlidingWindowCounterState, TokenBucket,
 };
-use crate::time::Nanos;
+use crate::{
+    decision::{Outcome, Verdict, Wait},
+    limit::Limit,
+    time::Nanos,
+};
 
 /// A strategy whose state fits in a few words, nearly always.
 ///
@@ -17,23 +21,41 @@ pub(crate) trait Packed: Bucket<State: Copy> {
 
     /// Returns the state that `words` say, of a bucket that has seen no later time than `seen`.
     fn unpack(&self, words: Self::Words, seen: Nanos) -> Self::State;
+
+    /// Judges and takes `cost` permits in one go, as [`Bucket::look`] and [`Bucket::take`] would, where that can be done
+    /// sooner; `None` where it cannot. `now` is not before what the bucket has seen.
+    #[inline]
+    fn at_once(&self, _words: Self::Words, _limit: &Limit, _now: Nanos, _cost: u64) -> Option<AtOnce<Self::Words>> {
+        None
+    }
 }
 
+/// What came of [`Packed::at_once`]: the answer, and where the charge stands if it was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AtOnce<W> {
+    pub(crate) verdict: Verdict,
+    pub(crate) taken: Option<(W, Mark)>,
+}
+
+#[inline]
 fn halves(number: u64) -> [u32; 2] {
     #[allow(clippy::cast_possible_truncation, reason = "the two halves of a u64 fit in a u32 each")]
     [number as u32, (number >> 32) as u32]
 }
 
+#[inline]
 fn whole(low: u32, high: u32) -> u64 {
     u64::from(low) | (u64::from(high) << 32)
 }
 
+#[inline]
 fn pack_schedule(state: &Schedule) -> Option<[u32; 3]> {
     let (full_at, rest) = state.without_hole()?;
     let [low, high] = halves(full_at.get());
     Some([low, high, u32::try_from(rest).ok()?])
 }
 
+#[inline]
 fn unpack_schedule([low, high, rest]: [u32; 3], seen: Nanos) -> Schedule {
     Schedule::full_at(Nanos::new(whole(low, high)), u64::from(rest), seen)
 }
@@ -49,6 +71,34 @@ impl Packed for TokenBucket {
     #[inline]
     fn unpack(&self, words: [u32; 3], seen: Nanos) -> Schedule {
         unpack_schedule(words, seen)
+    }
+
+    /// For limits of which a nanosecond drains one unit, so that units are nanoseconds: all those of a whole number of
+    /// nanoseconds a permit. In 64 bits, with one division.
+    #[inline]
+    fn at_once(&self, [low, high, rest]: [u32; 3], limit: &Limit, now: Nanos, cost: u64) -> Option<AtOnce<[u32; 3]>> {
+        let (permit, capacity) = (limit.permit(), limit.capacity());
+        if limit.drain() != 1 || rest != 0 || cost == 0 || cost > capacity {
+            return None;
+        }
+        // A limit is checked to be full within half of what 64 bits hold.
+        let full = capacity.checked_mul(permit)?;
+        let used = whole(low, high).saturating_sub(now.get());
+        let wanted = used.checked_add(cost * permit)?;
+        let verdict = |outcome, used: u64| {
+            let tokens = full.saturating_sub(used);
+            let remaining = tokens / permit;
+            let window = if remaining > 0 { tokens } else { used.saturating_sub(full - permit) };
+            Verdict::new(outcome, capacity, remaining, Some(Nanos::new(used))).within(Nanos::new(window))
+        };
+        if wanted > full {
+            let wait = Nanos::new(wanted - full);
+            return Some(AtOnce { verdict: verdict(Outcome::Refuse(Wait::For(wait)), used), taken: None });
+        }
+        let full_at = now.get().checked_add(wanted)?;
+        let [low, high] = halves(full_at);
+        let mark = Mark::new(Nanos::new(full_at), 0);
+        Some(AtOnce { verdict: verdict(Outcome::Pass, wanted), taken: Some(([low, high, 0], mark)) })
     }
 }
 

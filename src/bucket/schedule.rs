@@ -47,6 +47,7 @@ impl Schedule {
     }
 
     /// Whether `cost` permits more would end after the last instant there is, where they could not be kept.
+    #[inline]
     pub(super) fn outlasts_time(&self, limit: &Limit, now: Nanos, cost: u64) -> bool {
         let late = now.get() > u64::MAX / 2; // 2262 and after: nobody pays for this before
         late && {
@@ -56,6 +57,7 @@ impl Schedule {
     }
 
     /// What is used at `now`, in units.
+    #[inline]
     pub(super) fn used_units(&self, limit: &Limit, now: Nanos) -> u128 {
         match self.full_at.checked_sub(now) {
             Some(ahead) => u128::from(ahead.get()) * u128::from(limit.drain()) + u128::from(self.rest),
@@ -63,6 +65,7 @@ impl Schedule {
         }
     }
 
+    #[inline]
     fn set_used_units(&mut self, limit: &Limit, now: Nanos, units: u128) {
         let (ahead, rest) = divided(units, limit.drain());
         match u64::try_from(ahead).ok().and_then(|ahead| now.get().checked_add(ahead)) {
@@ -79,6 +82,7 @@ impl Schedule {
     }
 
     /// Appends `cost` permits at `now` and returns the mark of their end.
+    #[inline]
     pub(super) fn push(&mut self, limit: &Limit, now: Nanos, cost: u64) -> Mark {
         if self.full_at < now {
             // Idle until now: what was given back of the time that has passed is gone.
@@ -128,17 +132,20 @@ impl Schedule {
 }
 
 /// `permits` in units.
+#[inline]
 pub(super) fn units_of(limit: &Limit, permits: u64) -> u128 {
     u128::from(permits) * u128::from(limit.permit())
 }
 
 /// How long `units` take to drain, rounded up.
+#[inline]
 pub(super) fn drain_time(limit: &Limit, units: u128) -> Nanos {
     let (whole, rest) = divided(units, limit.drain());
     Nanos::saturating_from_u128(whole).saturating_add(Nanos::new(u64::from(rest > 0)))
 }
 
 /// Divides, and is quick about one, and what fits in 64 bits, which together is nearly everything.
+#[inline]
 pub(super) fn divided(units: u128, by: u64) -> (u128, u64) {
     match (u64::try_from(units), by.max(1)) {
         (_, 1) => (units, 0),

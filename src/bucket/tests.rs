@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::decision::{Outcome, Wait};
 
@@ -178,4 +180,38 @@ fn what_is_packed_comes_out_as_it_went_in_and_what_does_not_fit_is_not_packed() 
     assert_eq!(SlidingWindowCounter.unpack(SlidingWindowCounter.pack(&counter).unwrap(), at(9)), counter);
     let _ = SlidingWindowCounter.take(&mut counter, &limit, at(1_000_000_005), Ask::new(1 << 32));
     assert_eq!(SlidingWindowCounter.pack(&counter), None);
+}
+
+proptest! {
+    /// The short way and the long way are the same sum.
+    #[test]
+    fn what_is_taken_at_once_is_what_is_looked_at_and_taken(
+        permits in 1_u64..2_000,
+        period in 1_u64..5_000,
+        burst in proptest::option::of(1_u64..3_000),
+        steps in proptest::collection::vec((0_u64..20_000, 0_u64..40), 1..40),
+    ) {
+        let limit = Limit::new(permits, std::time::Duration::from_nanos(permits * period));
+        let limit = burst.map_or(limit, |burst| limit.burst(burst));
+        let (mut words, mut now) = ([0; 3], Nanos::from_secs(1_790_000_000));
+        for (pause, cost) in steps {
+            now = now.saturating_add(Nanos::new(pause));
+            let mut state = TokenBucket.unpack(words, now);
+            let ask = Ask::new(cost);
+            let look = TokenBucket.look(&state, &limit, now, ask);
+            let Some(AtOnce { verdict, taken }) = TokenBucket.at_once(words, &limit, now, cost) else {
+                prop_assert!(cost == 0 || cost > limit.capacity());
+                continue;
+            };
+            prop_assert_eq!(taken.is_some(), look.outcome.passes());
+            match taken {
+                None => prop_assert_eq!(verdict, look),
+                Some((packed, mark)) => {
+                    prop_assert_eq!((verdict, mark), TokenBucket.take(&mut state, &limit, now, ask));
+                    prop_assert_eq!(Some(packed), TokenBucket.pack(&state));
+                    words = packed;
+                }
+            }
+        }
+    }
 }

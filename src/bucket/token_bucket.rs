@@ -34,6 +34,7 @@ use crate::{
 pub struct TokenBucket;
 
 impl TokenBucket {
+    #[inline]
     fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let (used, capacity) = (state.used_units(limit, now), units_of(limit, limit.capacity()));
         let tokens = capacity.saturating_sub(used);
@@ -56,8 +57,13 @@ impl Bucket for TokenBucket {
     }
 
     fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
+        self.verdict(state, limit, now, self.outcome(state, limit, now, ask), ask.keep)
+    }
+
+    #[inline]
+    fn outcome(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
         let capacity = units_of(limit, limit.capacity());
-        let outcome = match ask.needs(limit.capacity()) {
+        match ask.needs(limit.capacity()) {
             _ if ask.cost == 0 => Outcome::Pass,
             None => Outcome::Refuse(Wait::Never),
             Some(needs) if state.outlasts_time(limit, now, needs) => {
@@ -76,17 +82,16 @@ impl Bucket for TokenBucket {
                     }
                 }
             }
-        };
-        self.verdict(state, limit, now, outcome, ask.keep)
+        }
     }
 
+    #[inline]
     fn take(&self, state: &mut Schedule, limit: &Limit, now: Nanos, ask: Ask) -> (Verdict, Mark) {
         let mark = state.push(limit, now, ask.cost);
         let wanted = state.used_units(limit, now).saturating_add(units_of(limit, ask.keep));
         let missing = wanted.saturating_sub(units_of(limit, limit.capacity()));
-        let outcome = match drain_time(limit, missing) {
-            Nanos::ZERO => Outcome::Pass,
-            delay if ask.max_delay > Nanos::ZERO => Outcome::Delay(delay),
+        let outcome = match missing {
+            1.. if ask.max_delay > Nanos::ZERO => Outcome::Delay(drain_time(limit, missing)),
             _ => Outcome::Pass,
         };
         (self.verdict(state, limit, now, outcome, ask.keep), mark)

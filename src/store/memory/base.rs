@@ -98,6 +98,7 @@ impl<B: Bucket> Base<B> {
     }
 
     /// Looks at a bucket, lets the others be looked at, and takes the charge if it is settled so.
+    #[inline]
     pub(super) fn settle(
         &self,
         entry: &mut Entry<B::State>,
@@ -107,8 +108,8 @@ impl<B: Bucket> Base<B> {
         mut next: impl FnMut(bool) -> Settled,
     ) -> (Settled, Judged) {
         let ask = Ask::new(charge.cost).keep(charge.keep).max_delay(charge.max_delay);
-        let look = self.bucket.look(&entry.state, &entry.limit, judged_at, ask).seen_from_before(lag);
-        let passes = look.outcome.passes();
+        let outcome = self.bucket.outcome(&entry.state, &entry.limit, judged_at, ask);
+        let passes = outcome.passes();
         let settled = next(passing && (passes || !charge.votes));
         let take = charge.cost > 0
             && match (charge.take, settled) {
@@ -116,14 +117,20 @@ impl<B: Bucket> Base<B> {
                 (Take::Always, _) => true,
                 (Take::IfPassed, settled) => settled == Settled::Passed && passes,
             };
-        if !take {
-            return (settled, Judged::new(look, None));
+        let (mut verdict, mark) = if take {
+            let (verdict, mark) = self.bucket.take(&mut entry.state, &entry.limit, judged_at, ask);
+            (verdict, Some(mark))
+        } else {
+            (self.bucket.look(&entry.state, &entry.limit, judged_at, ask), None)
+        };
+        if lag > Nanos::ZERO {
+            verdict = verdict.seen_from_before(lag);
         }
-        let (verdict, mark) = self.bucket.take(&mut entry.state, &entry.limit, judged_at, ask);
-        (settled, Judged::new(verdict.seen_from_before(lag), Some(mark)).stamped(u64::from(entry.era)))
+        (settled, Judged::new(verdict, mark).stamped(u64::from(entry.era)))
     }
 
     /// Brings a bucket up to date, and returns when to judge it and how much later than `now` that is.
+    #[inline]
     pub(super) fn bring(&self, entry: &mut Entry<B::State>, limit: &Limit, now: Nanos) -> When {
         if entry.limit != *limit || self.bucket.seen(&entry.state).saturating_sub(now) >= Nanos::SECOND {
             // Marks from before a changed limit count what was forgiven; those from before the clock was set back are in
@@ -139,6 +146,7 @@ impl<B: Bucket> Base<B> {
     }
 
     /// Whether bringing the bucket up to date would leave it as it is.
+    #[inline]
     pub(super) fn is_current(&self, entry: &Entry<B::State>, charge: &Charge<'_>, now: Nanos) -> bool {
         entry.limit == charge.limit && self.bucket.seen(&entry.state).saturating_sub(now) < Nanos::SECOND
     }

@@ -84,7 +84,7 @@ impl<W: Copy + Default> Dense<W> {
     #[inline]
     fn home(&self, hash: u64) -> usize {
         // The lower half of the hash, as a fraction of the length. The upper half has chosen the table.
-        let at = (hash & 0xffff_ffff) * self.slots.len() as u64 >> 32;
+        let at = ((hash & 0xffff_ffff) * self.slots.len() as u64) >> 32;
         usize::try_from(at).unwrap_or(0)
     }
 
@@ -113,6 +113,11 @@ impl<W: Copy + Default> Dense<W> {
     #[inline]
     pub(super) fn get(&self, at: usize) -> Option<&Slot<W>> {
         self.slots.get(at)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Slot<W>> {
+        self.slots.get_mut(at)
     }
 
     #[inline]

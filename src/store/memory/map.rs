@@ -14,11 +14,11 @@ use dashmap::{DashMap, Entry as MapEntry};
 use super::{
     Bound,
     base::{Base, was_set_back},
-    table::{AnyTable, Entry, Settled, Visit, nothing_else},
+    table::{AnyTable, Entry, Settled, Visit, visit_alone},
 };
 use crate::{
     bucket::Bucket,
-    charge::{Charge, Judged, RuleSpec, Take, Taken},
+    charge::{Charge, Judged, RuleSpec, Take, Taken, Verdicts},
     decision::{Outcome, Verdict},
     key::{KeyHash, KeyId},
     time::Nanos,
@@ -96,55 +96,6 @@ impl<B: Bucket> MapTable<B> {
         self.maps[at].get_or_init(|| SmallMap::new(self.base.hash.clone()))
     }
 
-    fn visit_with(
-        &self,
-        now: Nanos,
-        charge: &Charge<'_>,
-        passing: bool,
-        final_try: bool,
-        next: &mut dyn FnMut(bool) -> Settled,
-    ) -> Visit {
-        let map = self.map_of(charge.key);
-        let vacant = match map.entry(charge.key) {
-            // Who only looks changes nothing, not even what a changed limit or clock would.
-            MapEntry::Occupied(held)
-                if charge.take == Take::Never && !self.base.is_current(held.get(), charge, now) =>
-            {
-                let mut copy = held.get().clone();
-                let when = self.base.bring(&mut copy, &charge.limit, now);
-                return Visit::of(self.base.settle(&mut copy, when, charge, passing, next));
-            }
-            MapEntry::Occupied(mut held) => {
-                let entry = held.get_mut();
-                let changes = !self.base.is_current(entry, charge, now);
-                let when = self.base.bring(entry, &charge.limit, now);
-                let visit = Visit::of(self.base.settle(entry, when, charge, passing, next));
-                if changes {
-                    map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
-                }
-                return visit;
-            }
-            MapEntry::Vacant(vacant) => vacant,
-        };
-        let only_looks = charge.take == Take::Never || charge.cost == 0;
-        let room = if only_looks { None } else { self.base.count.reserve() };
-        if room.is_none() && !only_looks {
-            if !final_try {
-                return Visit::of((Settled::NoRoom, Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None)));
-            }
-            return Visit::of(self.base.visit_untracked(map.swept(), now, charge, passing, next));
-        }
-        let (mut entry, when) = self.base.start(map.swept(), charge.key, charge.limit, now);
-        let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
-        let inserted = judged.mark.is_some();
-        if let (true, Some(room)) = (inserted, room) {
-            map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
-            vacant.insert(entry);
-            room.keep();
-        }
-        Visit { settled, judged, untidy: inserted }
-    }
-
     fn sweep_if_grown(&self, map: &SmallMap<B::State>, now: Nanos) {
         if map.map.len() >= map.sweep_at.load(Ordering::Relaxed) {
             self.sweep_map(map, now, false);
@@ -209,11 +160,49 @@ impl<B: Bucket> AnyTable for MapTable<B> {
         final_try: bool,
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit {
-        self.visit_with(now, charge, passing, final_try, next)
+        let map = self.map_of(charge.key);
+        let vacant = match map.entry(charge.key) {
+            // Who only looks changes nothing, not even what a changed limit or clock would.
+            MapEntry::Occupied(held)
+                if charge.take == Take::Never && !self.base.is_current(held.get(), charge, now) =>
+            {
+                let mut copy = held.get().clone();
+                let when = self.base.bring(&mut copy, &charge.limit, now);
+                return Visit::of(self.base.settle(&mut copy, when, charge, passing, next));
+            }
+            MapEntry::Occupied(mut held) => {
+                let entry = held.get_mut();
+                let changes = !self.base.is_current(entry, charge, now);
+                let when = self.base.bring(entry, &charge.limit, now);
+                let visit = Visit::of(self.base.settle(entry, when, charge, passing, next));
+                if changes {
+                    map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+                }
+                return visit;
+            }
+            MapEntry::Vacant(vacant) => vacant,
+        };
+        let only_looks = charge.take == Take::Never || charge.cost == 0;
+        let room = if only_looks { None } else { self.base.count.reserve() };
+        if room.is_none() && !only_looks {
+            if !final_try {
+                return Visit::of((Settled::NoRoom, Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None)));
+            }
+            return Visit::of(self.base.visit_untracked(map.swept(), now, charge, passing, next));
+        }
+        let (mut entry, when) = self.base.start(map.swept(), charge.key, charge.limit, now);
+        let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
+        let inserted = judged.mark.is_some();
+        if let (true, Some(room)) = (inserted, room) {
+            map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+            vacant.insert(entry);
+            room.keep();
+        }
+        Visit { settled, judged, untidy: inserted }
     }
 
-    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, final_try: bool) -> Visit {
-        self.visit_with(now, charge, true, final_try, &mut nothing_else)
+    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+        visit_alone(self, now, charge, verdicts)
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {

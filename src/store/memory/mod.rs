@@ -256,16 +256,7 @@ fn place<'a>(charge: &Charge<'a>) -> Result<&'a Place, StoreError> {
 /// A request with one charge, which has nobody to wait for.
 fn decide_alone(now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Result<(), StoreError> {
     let table = &*place(charge)?.table;
-    let mut visit = table.visit_alone(now, charge, false);
-    if visit.settled == Settled::NoRoom {
-        table.make_room(charge.key, now);
-        visit = table.visit_alone(now, charge, true);
-        if visit.judged.verdict.untracked {
-            table.report_full();
-        }
-    }
-    verdicts.push(visit.judged);
-    if visit.untidy {
+    if table.visit_alone(now, charge, verdicts) {
         table.tidy(charge.key, now);
     }
     Ok(())

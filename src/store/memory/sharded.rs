@@ -17,11 +17,11 @@ use super::{
     base::{Base, When, was_set_back},
     dense::{Dense, Slot, Vacancy},
     lock::Mutex,
-    table::{AnyTable, Entry, Settled, Visit, nothing_else},
+    table::{AnyTable, Entry, Settled, Visit, visit_alone},
 };
 use crate::{
-    bucket::Packed,
-    charge::{Charge, Judged, RuleSpec, Take, Taken},
+    bucket::{AtOnce, Bucket, Packed},
+    charge::{Charge, Judged, RuleSpec, Take, Taken, Verdicts},
     decision::{Outcome, Verdict},
     key::{KeyHash, KeyId},
     limit::Limit,
@@ -51,11 +51,14 @@ struct Shard<B: Packed> {
     buckets: Mutex<Buckets<B>>,
 }
 
+/// Buckets that no slot can say.
+type Wide<B> = HashMap<KeyId, Entry<<B as Bucket>::State>, KeyHash>;
+
 /// What a shard's lock guards.
 struct Buckets<B: Packed> {
     dense: Dense<B::Words>,
-    /// Buckets that no slot can say; made when the first comes.
-    wide: Option<Box<HashMap<KeyId, Entry<B::State>, KeyHash>>>,
+    /// Made when the first such bucket comes.
+    wide: Option<Box<Wide<B>>>,
     /// The latest time that anything was charged or given back here, which stands for each bucket's own.
     seen: Nanos,
     /// The latest time at which fresh buckets were dropped without a charge.
@@ -228,7 +231,7 @@ impl<B: Packed> ShardedTable<B> {
     fn shard(&self, hash: u64) -> &Shard<B> {
         let shards = self.shards();
         // The upper half of the hash, as a fraction of the number of shards.
-        let at = usize::try_from((hash >> 32) * shards.len() as u64 >> 32).unwrap_or(0);
+        let at = usize::try_from(((hash >> 32) * shards.len() as u64) >> 32).unwrap_or(0);
         #[allow(
             clippy::indexing_slicing,
             reason = "a fraction of the length is below it, and there is at least one shard"
@@ -251,36 +254,35 @@ impl<B: Packed> ShardedTable<B> {
         self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), &self.limit)
     }
 
+    /// The usual case of [`visit_alone`](AnyTable::visit_alone), by the shortest way; returns whether it was that.
     #[inline]
-    fn visit_with(
-        &self,
-        now: Nanos,
-        charge: &Charge<'_>,
-        passing: bool,
-        final_try: bool,
-        next: impl FnMut(bool) -> Settled,
-    ) -> Visit {
+    fn visit_at_once(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+        let usual =
+            charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
+        if !usual || charge.limit != self.limit {
+            return false;
+        }
         let hash = self.base.hash(charge.key);
-        let shard = self.shard(hash);
-        let mut buckets = shard.buckets.lock();
-        // Who only looks changes nothing, not even what a changed limit or clock would.
-        let looks = charge.take == Take::Never;
-        if was_set_back(buckets.dropped(), now) && !looks {
-            buckets.set_back(self, now);
+        let mut buckets = self.shard(hash).buckets.lock();
+        if now < buckets.dropped() {
+            return false;
         }
-        let Some((place, mut entry)) = buckets.find(self, charge.key, hash) else {
-            return self.visit_new(shard, &mut buckets, now, charge, passing, final_try, hash, next);
+        let Some(slot) = buckets.dense.find(charge.key, hash).and_then(|at| buckets.dense.get_mut(at)) else {
+            return false;
         };
-        let changes = !self.base.is_current(&entry, charge, now);
-        let when = self.base.bring(&mut entry, &charge.limit, now);
-        let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
-        if judged.mark.is_some() || (changes && !looks) {
-            if changes {
-                shard.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
-            }
-            buckets.write(self, charge.key, hash, place, entry);
+        let Some(AtOnce { verdict, taken }) = self.base.bucket.at_once(slot.words, &self.limit, now, charge.cost)
+        else {
+            return false;
+        };
+        let mark = taken.map(|(words, mark)| {
+            slot.words = words;
+            mark
+        });
+        verdicts.push(Judged::new(verdict, mark).stamped(u64::from(slot.era)));
+        if mark.is_some() {
+            buckets.seen = now;
         }
-        Visit::of((settled, judged))
+        true
     }
 
     #[allow(clippy::too_many_arguments, reason = "the other half of `visit_with`, apart because it is rarely run")]
@@ -293,7 +295,7 @@ impl<B: Packed> ShardedTable<B> {
         passing: bool,
         final_try: bool,
         hash: u64,
-        next: impl FnMut(bool) -> Settled,
+        next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit {
         let (mut entry, when) = self.base.start(buckets.dropped(), charge.key, charge.limit, now);
         if charge.take == Take::Never || charge.cost == 0 {
@@ -363,11 +365,32 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         final_try: bool,
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit {
-        self.visit_with(now, charge, passing, final_try, next)
+        let hash = self.base.hash(charge.key);
+        let shard = self.shard(hash);
+        let mut buckets = shard.buckets.lock();
+        // Who only looks changes nothing, not even what a changed limit or clock would.
+        let looks = charge.take == Take::Never;
+        if was_set_back(buckets.dropped(), now) && !looks {
+            buckets.set_back(self, now);
+        }
+        let Some((place, mut entry)) = buckets.find(self, charge.key, hash) else {
+            return self.visit_new(shard, &mut buckets, now, charge, passing, final_try, hash, next);
+        };
+        let changes = !self.base.is_current(&entry, charge, now);
+        let when = self.base.bring(&mut entry, &charge.limit, now);
+        let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
+        if judged.mark.is_some() || (changes && !looks) {
+            if changes {
+                shard.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+            }
+            buckets.write(self, charge.key, hash, place, entry);
+        }
+        Visit::of((settled, judged))
     }
 
-    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, final_try: bool) -> Visit {
-        self.visit_with(now, charge, true, final_try, nothing_else)
+    #[inline]
+    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+        if self.visit_at_once(now, charge, verdicts) { false } else { visit_alone(self, now, charge, verdicts) }
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {

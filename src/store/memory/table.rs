@@ -1,7 +1,7 @@
 //! What a rule's table of buckets can do, whatever its kind.
 
 use crate::{
-    charge::{Charge, Judged, Taken},
+    charge::{Charge, Judged, Taken, Verdicts},
     key::KeyId,
     limit::Limit,
     time::Nanos,
@@ -45,8 +45,9 @@ pub(super) trait AnyTable: Send + Sync {
         final_try: bool,
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit;
-    /// As [`visit`](Self::visit) of a request's only charge.
-    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, final_try: bool) -> Visit;
+    /// As [`visit`](Self::visit) of a request's only charge, whose answer goes to `verdicts`. Returns whether the table wants
+    /// to be [tidied](Self::tidy).
+    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool;
     /// Sets what a taken charge stands at.
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64);
     /// Drops the key's bucket.
@@ -64,8 +65,22 @@ pub(super) trait AnyTable: Send + Sync {
 }
 
 /// What follows the only charge of a request: nothing.
-pub(super) fn nothing_else(passing: bool) -> Settled {
+fn nothing_else(passing: bool) -> Settled {
     if passing { Settled::Passed } else { Settled::Refused }
+}
+
+/// [`AnyTable::visit_alone`] by way of [`AnyTable::visit`].
+pub(super) fn visit_alone(table: &impl AnyTable, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+    let mut visit = table.visit(now, charge, true, false, &mut nothing_else);
+    if visit.settled == Settled::NoRoom {
+        table.make_room(charge.key, now);
+        visit = table.visit(now, charge, true, true, &mut nothing_else);
+        if visit.judged.verdict.untracked {
+            table.report_full();
+        }
+    }
+    verdicts.push(visit.judged);
+    visit.untidy
 }
 
 /// A bucket in its place.
