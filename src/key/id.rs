@@ -132,8 +132,8 @@ fn with_bytes<T>(part: &Part<'_>, then: impl FnOnce(u8, &[u8]) -> T) -> T {
     match part {
         Part::Bytes(bytes) => then(kind::BYTES, bytes),
         Part::Secret(bytes) => then(kind::SECRET, bytes),
-        Part::Number(number) => then(kind::NUMBER, shortest(&number.to_le_bytes())),
-        Part::Negative(number) => then(kind::NEGATIVE, shortest(&number.to_le_bytes())),
+        Part::Number(number) => then(kind::NUMBER, shortest(number)),
+        Part::Negative(number) => then(kind::NEGATIVE, shortest(number)),
         Part::Address(IpAddr::V4(v4), _) => then(kind::V4, &v4.octets()),
         Part::Address(IpAddr::V6(v6), prefix) => {
             // The prefix's length and its bytes: 9 bytes for a /64, exact up to a /112.

@@ -77,9 +77,12 @@ pub struct Key<'a> {
 #[derive(Clone)]
 enum Repr<'a> {
     One(Part<'a>),
-    Many(SmallVec<[Part<'a>; 4]>),
+    Many(Parts<'a>),
     Unavailable(&'static str),
 }
+
+/// Few enough that a key is moved as cheaply as it is made; more allocate.
+type Parts<'a> = SmallVec<[Part<'a>; 3]>;
 
 /// One part of a key.
 #[derive(Clone)]
@@ -87,8 +90,9 @@ enum Part<'a> {
     Bytes(Cow<'a, [u8]>),
     /// Bytes that are never kept, however short.
     Secret(&'a [u8]),
-    Number(u128),
-    Negative(u128),
+    /// Little-endian, as all numbers here, so that a part needs no alignment.
+    Number([u8; 16]),
+    Negative([u8; 16]),
     Address(IpAddr, u8),
     /// Which of several extractors gave the parts that follow.
     Branch(u8),
@@ -115,6 +119,7 @@ impl<'a> Key<'a> {
     /// assert_ne!(id("2001:db8:1:2::9"), id("2001:db8:1:3::9"));
     /// assert_eq!(id("::ffff:192.0.2.1"), id("192.0.2.1"));
     /// ```
+    #[inline]
     pub fn address(address: IpAddr, v6_prefix: u8) -> Self {
         match address.to_canonical() {
             IpAddr::V4(v4) => Part::Address(IpAddr::V4(v4), 32).into(),
@@ -140,6 +145,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns whether there is nothing in it: no bytes in any part. An empty key is treated as a missing one.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         let empty = |part: &Part<'_>| match part {
             Part::Bytes(bytes) => bytes.is_empty(),
@@ -155,6 +161,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns why the key is unavailable, where it is.
+    #[inline]
     pub fn unavailable_reason(&self) -> Option<&'static str> {
         match &self.repr {
             Repr::Unavailable(reason) => Some(reason),
@@ -163,6 +170,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the key's fixed-size form under `secret`.
+    #[inline]
     pub fn id(&self, secret: &Secret) -> KeyId {
         match &self.repr {
             Repr::One(part) => secret.one(part),
@@ -187,7 +195,7 @@ impl<'a> Key<'a> {
 }
 
 impl<'a> Repr<'a> {
-    fn into_parts(self) -> SmallVec<[Part<'a>; 4]> {
+    fn into_parts(self) -> Parts<'a> {
         match self {
             Self::One(part) => SmallVec::from_iter([part]),
             Self::Many(parts) => parts,
@@ -265,7 +273,7 @@ macro_rules! from_number {
     ($($kind:ty),*) => {$(
         impl From<$kind> for Key<'_> {
             fn from(number: $kind) -> Self {
-                Part::Number(u128::from(number)).into()
+                Part::Number(u128::from(number).to_le_bytes()).into()
             }
         }
         impl From<&$kind> for Key<'_> {
@@ -289,8 +297,8 @@ macro_rules! from_signed {
             /// A number that is not negative is the same key as the unsigned one.
             fn from(number: $kind) -> Self {
                 match u128::try_from(number) {
-                    Ok(number) => Part::Number(number).into(),
-                    Err(_) => Part::Negative(i128::from(number).unsigned_abs()).into(),
+                    Ok(number) => Part::Number(number.to_le_bytes()).into(),
+                    Err(_) => Part::Negative(i128::from(number).unsigned_abs().to_le_bytes()).into(),
                 }
             }
         }

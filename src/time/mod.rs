@@ -3,10 +3,15 @@
 //! A limiter reads its clock **once** per request and hands the value on; nothing below it asks for the time again.
 //! [`SystemClock`] is the default; [`ManualClock`] moves only when a test moves it.
 
+mod epoch;
 mod manual;
+#[cfg(feature = "quanta")]
+mod quanta;
 mod system;
 
 pub use manual::ManualClock;
+#[cfg(feature = "quanta")]
+pub use quanta::QuantaClock;
 pub use system::SystemClock;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
