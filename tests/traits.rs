@@ -15,11 +15,11 @@ use tollgate::{
         Schedule, SlidingWindowCounter, SlidingWindowCounterState, SlidingWindowLog, SlidingWindowLogState,
         TokenBucket, Used,
     },
-    charge::{Charge, FailurePolicy, Judged, RuleSpec, Slot, Take, Taken, Verdicts},
-    decision::{Outcome, Refusal, RuleVerdict, Verdict, Wait},
+    charge::{Charge, FailurePolicy, Judged, RuleSpec, Share, Slot, Take, Taken, Verdicts},
+    decision::{Outcome, Refusal, RuleVerdict, Source, Verdict, Wait},
     key::{KeyId, ParseNetError, Secret, TrustedProxies},
     response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Writer},
-    store::{MemoryStore, MemoryStoreBuilder, Overflow, Receipt, Reply},
+    store::{Guarded, GuardedBuilder, GuardedCounts, MemoryStore, MemoryStoreBuilder, Overflow, Receipt, Reply},
     time::{ManualClock, Nanos, SystemClock},
 };
 
@@ -98,6 +98,7 @@ table! {
     RuleVerdict<'static>: Send Sync Unpin Clone Copy Debug;
     Verdict: Send Sync Unpin Clone Copy Debug;
     Outcome: Send Sync Unpin Clone Copy Debug;
+    Source: Send Sync Unpin Clone Copy Debug;
     Wait: Send Sync Unpin Clone Copy Debug;
     Refusal: Send Sync Unpin Clone Copy Debug;
     Http: Send Sync Unpin Clone Debug;
@@ -118,11 +119,15 @@ table! {
     // Stores. A receipt is for one charge, so it is not cloned.
     MemoryStore: Send Sync Unpin Clone Debug;
     MemoryStoreBuilder: Send Sync Unpin Clone Debug;
+    Guarded: Send Sync Unpin Clone Debug;
+    GuardedBuilder: Send Sync Unpin Debug;
+    GuardedCounts: Send Sync Unpin Clone Copy Debug;
     Overflow: Send Sync Unpin Clone Copy Debug;
     Receipt: Send Sync Unpin Debug;
     Reply<(), Verdicts>: Send Unpin Debug;
     RuleSpec: Send Sync Unpin Clone Debug;
     FailurePolicy: Send Sync Unpin Clone Copy Debug;
+    Share: Send Sync Unpin Clone Copy Debug;
     Slot: Send Sync Unpin Clone Debug;
     Take: Send Sync Unpin Clone Copy Debug;
     Charge<'static>: Send Sync Unpin Clone Copy Debug;

@@ -1,8 +1,10 @@
-//! Where buckets live: the [`Store`] contract and the [`MemoryStore`].
+//! Where buckets live: the [`Store`] contract, the [`MemoryStore`], and [`Guarded`] for stores that can fail.
 
+mod guarded;
 mod memory;
 mod receipt;
 
+pub use guarded::{Guarded, GuardedBuilder, GuardedCounts};
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 pub use receipt::Receipt;
 
@@ -109,4 +111,20 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets what a key has used. In-flight counts are not touched.
     fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()>;
+
+    /// Returns whether rules with [`FailurePolicy::Fallback`](crate::charge::FailurePolicy::Fallback) are answered while
+    /// the buckets cannot be reached: because there is a fallback, or because that cannot happen. Unless overridden there
+    /// is none, and such a rule is an error when rules are put together.
+    fn has_fallback(&self) -> bool {
+        false
+    }
+
+    /// Finds out whether the store would answer requests again, for a [`Guarded`] store whose circuit is open. `charge`
+    /// only looks: it is [never](crate::charge::Take::Never) taken.
+    ///
+    /// Unless overridden it is decided as any other. A store in which looking can succeed while charging fails (a replica, a
+    /// server that is full) SHOULD override it and find that out.
+    fn probe(&self, now: Nanos, charge: Charge<'_>) -> Reply<(), Verdicts> {
+        self.decide(now, &[charge], &mut Verdicts::new())
+    }
 }

@@ -13,6 +13,7 @@ mod engine;
 mod extractor;
 #[cfg(feature = "tonic")]
 mod grpc;
+mod guarded;
 mod http;
 mod memory;
 mod oracle;

@@ -40,7 +40,7 @@ impl Remote {
 }
 
 /// A [`Charge`] that does not borrow its slot.
-struct OwnedCharge {
+pub(crate) struct OwnedCharge {
     slot: Slot,
     key: KeyId,
     limit: tollgate::Limit,
@@ -52,7 +52,7 @@ struct OwnedCharge {
 }
 
 impl OwnedCharge {
-    fn of(charge: &Charge<'_>) -> Self {
+    pub(crate) fn of(charge: &Charge<'_>) -> Self {
         Self {
             slot: charge.slot.clone(),
             key: charge.key,
@@ -65,7 +65,7 @@ impl OwnedCharge {
         }
     }
 
-    fn borrowed(&self) -> Charge<'_> {
+    pub(crate) fn borrowed(&self) -> Charge<'_> {
         let mut charge = Charge::new(&self.slot, self.key, self.limit, self.cost);
         (charge.keep, charge.max_delay) = (self.keep, self.max_delay);
         (charge.votes, charge.take) = (self.votes, self.take);

@@ -237,6 +237,11 @@ impl Store for MemoryStore {
         }
         Reply::Ready(Ok(()))
     }
+
+    /// It cannot fail.
+    fn has_fallback(&self) -> bool {
+        true
+    }
 }
 
 /// One request's charges, in the order in which their tables are locked.
