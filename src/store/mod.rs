@@ -37,18 +37,7 @@ impl<Now: std::fmt::Debug, Later> std::fmt::Debug for Reply<Now, Later> {
 
 /// Where buckets live: one atomic operation over all charges of a request.
 ///
-/// # Contract
-///
-/// - [`decide`](Self::decide) MUST judge all charges at one instant and MUST take all of them or none: those that are
-///   taken [if passed](crate::charge::Take::IfPassed) are charged only if every charge that votes passes. Admitting
-///   more than the limit is harmful; refusing more than necessary is only strict.
-/// - A refusal MUST leave every bucket as it was, and SHOULD create none.
-/// - The verdicts MUST come in the order of the charges. A charge with a key that has no bucket answers as a fresh one.
-/// - Two charges of one call never share a slot and key.
-/// - [`adjust`](Self::adjust) MUST NOT block or fail, since it is called from `Drop`; it MAY act later. Adjusting a
-///   charge of a bucket that is gone MUST be harmless.
-/// - [`bind`](Self::bind) SHOULD find whatever the store cannot run, so that it is an error at start and not on a
-///   request. Rules of equal name on one store MUST share their counts, or be refused.
+#[doc = include_str!("contract.md")]
 ///
 /// # Examples
 ///

@@ -9,6 +9,8 @@
 
 mod attacks;
 mod cases;
+#[cfg(feature = "testing")]
+mod conformance;
 mod engine;
 mod extractor;
 #[cfg(feature = "tonic")]
