@@ -103,7 +103,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns whether rules with [`FailurePolicy::Fallback`](crate::charge::FailurePolicy::Fallback) are answered while
     /// the buckets cannot be reached: because there is a fallback, or because that cannot happen. Unless overridden there
-    /// is none, and such a rule is an error when rules are put together.
+    /// is none, and such a rule is an error when rules are put together. A store around another one asks that one.
     fn has_fallback(&self) -> bool {
         false
     }

@@ -47,6 +47,8 @@ use crate::charge::{Charge, FailurePolicy, Slot};
 /// Deadline and probe need a tokio runtime with time enabled, as remote stores do themselves. Outside of a runtime there is
 /// no deadline, and the store is asked every time.
 ///
+/// [The guide](crate::guide::failure) says which policy is for what, and what happens in each fault.
+///
 /// # Examples
 ///
 /// ```

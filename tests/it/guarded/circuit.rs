@@ -98,6 +98,7 @@ async fn it_is_probed_one_at_a_time_ever_more_rarely_and_never_by_requests() {
         let probes = rig.store.probes();
         assert!((18..=44).contains(&probes), "{mode:?}: {probes} probes");
         assert_eq!(rig.guarded.counts().probes as usize, probes);
+        assert_eq!(rig.store.shared.most_probing.load(Ordering::Relaxed), 1);
     }
 }
 
