@@ -1,12 +1,16 @@
 //! What a rule and a store say to each other: plain data, without a request, a header or a closure in it.
 
+mod failure;
+
+pub use failure::{FailurePolicy, Share};
+
 use std::{any::Any, borrow::Cow, fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
 use crate::{
     bucket::{Algorithm, Mark},
-    decision::Verdict,
+    decision::{Source, Verdict},
     key::KeyId,
     limit::Limit,
     time::Nanos,
@@ -24,20 +28,8 @@ pub struct RuleSpec {
     pub limit: Limit,
     /// Whether it has keys, or one count for all.
     pub keyed: bool,
-    /// What happens to its requests while the store does not answer.
-    pub on_store_failure: FailurePolicy,
-}
-
-/// What happens to a rule's requests while the store does not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum FailurePolicy {
-    /// They pass: right where serving without a limit is better than not serving, such as public reads.
-    Allow,
-    /// They are refused with status 503: right where the limit is a protection, such as a login. The default, so that
-    /// a limit is never off by accident.
-    #[default]
-    Refuse,
+    /// What happens to its requests while the store does not answer; `None` where the rule does not say.
+    pub on_store_failure: Option<FailurePolicy>,
 }
 
 /// A store's own handle for a rule: where its buckets are. Cheap to clone.
@@ -137,7 +129,11 @@ impl Judged {
 
 /// A store's answers to a request's charges, in their order.
 #[derive(Debug, Clone, Default)]
-pub struct Verdicts(SmallVec<[Judged; 3]>);
+pub struct Verdicts {
+    judged: SmallVec<[Judged; 3]>,
+    /// What was taken beside them, by the numbers of their charges; for most stores nothing.
+    beside: Vec<(usize, Taken)>,
+}
 
 impl Verdicts {
     /// Returns no answers yet.
@@ -147,24 +143,38 @@ impl Verdicts {
 
     /// Appends the answer to the next charge.
     pub fn push(&mut self, judged: Judged) {
-        self.0.push(judged);
+        self.judged.push(judged);
     }
 
     /// `count` answers, all the same for now.
     pub(crate) fn fill(&mut self, judged: Judged, count: usize) {
-        self.0.clear();
-        self.0.resize(count, judged);
+        self.judged.clear();
+        self.judged.resize(count, judged);
     }
 
     pub(crate) fn set(&mut self, at: usize, judged: Judged) {
-        if let Some(place) = self.0.get_mut(at) {
+        if let Some(place) = self.judged.get_mut(at) {
             *place = judged;
         }
     }
 
     /// Returns the answers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Judged> {
-        self.0.iter()
+        self.judged.iter()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.judged.clear();
+        self.beside.clear();
+    }
+
+    /// Says that charge number `at` was taken in a second place too, or there alone.
+    pub(crate) fn put_beside(&mut self, at: usize, taken: Taken) {
+        self.beside.push((at, taken));
+    }
+
+    pub(crate) fn beside(&self, at: usize) -> Option<&Taken> {
+        self.beside.iter().find(|(charge, _)| *charge == at).map(|(_, taken)| taken)
     }
 }
 
@@ -188,11 +198,26 @@ pub struct Taken {
     pub delays: bool,
     /// What was charged in addition when it was settled, and where that stands; part of `cost`.
     pub added: Vec<(u64, Mark)>,
+    /// Who judged it, and so who was charged.
+    pub source: Source,
+    /// The same charge in a second place of the store's.
+    pub(crate) beside: Option<Box<Taken>>,
 }
 
 impl Taken {
     /// Returns a taken charge.
     pub const fn new(slot: Slot, key: KeyId, limit: Limit, cost: u64, mark: Mark) -> Self {
-        Self { slot, key, limit, cost, mark, stamp: 0, delays: false, added: Vec::new() }
+        Self {
+            slot,
+            key,
+            limit,
+            cost,
+            mark,
+            stamp: 0,
+            delays: false,
+            added: Vec::new(),
+            source: Source::Store,
+            beside: None,
+        }
     }
 }

@@ -1,87 +1,15 @@
 //! The answer to one request, with every rule's numbers.
 
+mod verdict;
+
+pub use verdict::{Outcome, Source, Verdict, Wait};
+
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use http::StatusCode;
 use smallvec::SmallVec;
 
 use crate::{limit::Limit, time::Nanos};
-
-/// How long the same request has to wait until a rule lets it pass, if nothing else happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Wait {
-    /// It passes then, and not one nanosecond earlier.
-    For(Nanos),
-    /// Some time that nobody knows: something else than time has to happen.
-    Unknown,
-    /// It can never pass: it costs more than the limit can hold.
-    Never,
-}
-
-/// What one rule says of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// It passes now.
-    Pass,
-    /// It passes, and has to be held for this long first.
-    Delay(Nanos),
-    /// It does not pass.
-    Refuse(Wait),
-}
-
-impl Outcome {
-    /// Returns whether the request passes, at once or after a delay.
-    pub const fn passes(self) -> bool {
-        matches!(self, Self::Pass | Self::Delay(_))
-    }
-}
-
-/// One rule's answer and its numbers: what a [`Bucket`](crate::bucket::Bucket) returns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Verdict {
-    /// Whether the request passes, and when it would.
-    pub outcome: Outcome,
-    /// The limit as clients are told it: the capacity of a bucket, the permits of a window.
-    pub limit: u64,
-    /// The largest cost that would pass now, at once and without waiting, from 0 to `limit`.
-    pub remaining: u64,
-    /// How long until nothing is used any more, or until the window ends; `None` where time alone does not tell.
-    pub reset: Option<Nanos>,
-    /// The time within which no more than `remaining` can be used, for the `t` of the IETF fields; `reset` unless set.
-    pub effective_window: Option<Nanos>,
-    /// Whether the key had no place of its own, because the store holds as many keys as it may.
-    pub untracked: bool,
-}
-
-impl Verdict {
-    /// Returns a verdict for a key that has a place of its own.
-    pub const fn new(outcome: Outcome, limit: u64, remaining: u64, reset: Option<Nanos>) -> Self {
-        Self { outcome, limit, remaining, reset, effective_window: reset, untracked: false }
-    }
-
-    /// Sets the time within which no more than `remaining` can be used.
-    #[must_use]
-    pub const fn within(mut self, effective_window: Nanos) -> Self {
-        self.effective_window = Some(effective_window);
-        self
-    }
-
-    /// Returns the verdict as seen by a thread whose own time is `lag` earlier than the bucket's.
-    #[must_use]
-    pub(crate) fn seen_from_before(mut self, lag: Nanos) -> Self {
-        self.outcome = match self.outcome {
-            Outcome::Delay(wait) => Outcome::Delay(wait.saturating_add(lag)),
-            Outcome::Refuse(Wait::For(wait)) => Outcome::Refuse(Wait::For(wait.saturating_add(lag))),
-            other => other,
-        };
-        self.reset = self.reset.map(|reset| reset.saturating_add(lag));
-        self.effective_window = self.effective_window.map(|window| window.saturating_add(lag));
-        self
-    }
-}
 
 /// What a decision has to know of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,15 +99,15 @@ impl Decision {
     pub(crate) fn of(rules: Arc<[RuleInfo]>, rulings: Rulings, at: Nanos) -> Self {
         let mut decision = Self { rules, rulings, refusal: None, delay: Nanos::ZERO, at, degraded: false };
         for ruling in &decision.rulings {
+            decision.degraded |= ruling.verdict.source.is_degraded();
             match ruling.verdict.outcome {
                 Outcome::Pass => {}
                 Outcome::Delay(delay) => decision.delay = decision.delay.max(delay),
                 Outcome::Refuse(_) => {
-                    let overload =
-                        ruling.verdict.untracked || decision.rules.get(ruling.rule).is_some_and(|rule| rule.overload);
-                    // 429 as soon as one of the refusing rules holds against this client.
-                    if decision.refusal != Some(Refusal::Limited) {
-                        decision.refusal = Some(if overload { Refusal::Overload } else { Refusal::Limited });
+                    let overload = decision.rules.get(ruling.rule).is_some_and(|rule| rule.overload);
+                    let refusal = refusal_by(&ruling.verdict, overload);
+                    if decision.refusal.is_none_or(|before| weight(refusal) > weight(before)) {
+                        decision.refusal = Some(refusal);
                     }
                 }
             }
@@ -211,7 +139,8 @@ impl Decision {
         self.refusal
     }
 
-    /// Returns whether the store failed, so that this answer comes from the failure policy and not from a count.
+    /// Returns whether the store failed for some rule, so that this answer comes from a failure policy and not from the
+    /// store's count. [`Verdict::source`] says it for each rule.
     pub fn is_degraded(&self) -> bool {
         self.degraded
     }
@@ -272,10 +201,13 @@ impl Decision {
 
     /// Returns the rule whose numbers clients are told. A refusal goes before a pass, *never* before the longest wait
     /// before an unknown one; among passes the one with the least remaining per cost; the first where equal. `None`
-    /// where no rule applied.
+    /// where no rule applied, or where the store failed and nobody knows the numbers.
     pub fn tightest(&self) -> Option<RuleVerdict<'_>> {
+        if self.refusal == Some(Refusal::StoreFailed) {
+            return None;
+        }
         let mut tightest: Option<&Ruling> = None;
-        for ruling in &self.rulings {
+        for ruling in self.rulings.iter().filter(|ruling| ruling.verdict.source.has_numbers()) {
             if tightest.is_none_or(|best| is_tighter(ruling, best)) {
                 tightest = Some(ruling);
             }
@@ -288,14 +220,36 @@ impl Decision {
         self.rulings.iter().map(|ruling| self.named(ruling))
     }
 
-    /// Returns the names of the rules that refused, in the order of the rules.
+    /// Returns the names of the rules that refused by a count, in the order of the rules.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
-        self.rules().filter(|rule| !rule.verdict.outcome.passes()).map(|rule| rule.rule)
+        let refuses = |rule: &RuleVerdict<'_>| !rule.verdict.outcome.passes() && rule.verdict.source.has_numbers();
+        self.rules().filter(refuses).map(|rule| rule.rule)
     }
 
     fn named(&self, ruling: &Ruling) -> RuleVerdict<'_> {
         let rule = self.rules.get(ruling.rule).map_or("", |rule| &rule.name);
         RuleVerdict { rule, cost: ruling.cost, limit: ruling.limit, verdict: ruling.verdict }
+    }
+}
+
+/// Why a rule that refused did.
+fn refusal_by(verdict: &Verdict, overload: bool) -> Refusal {
+    match verdict.source {
+        Source::Policy => Refusal::StoreFailed,
+        // A share of the limit cannot hold what the whole can: not this client's doing.
+        Source::Fallback if verdict.outcome == Outcome::Refuse(Wait::Unknown) => Refusal::Overload,
+        _ if overload || verdict.untracked => Refusal::Overload,
+        _ => Refusal::Limited,
+    }
+}
+
+/// Which reason is told where rules refuse for several: a store that failed before all others, since nothing is known
+/// then; and 429 as soon as one of the refusing rules holds against this client.
+fn weight(refusal: Refusal) -> u8 {
+    match refusal {
+        Refusal::StoreFailed => 2,
+        Refusal::Limited => 1,
+        Refusal::Overload | Refusal::MissingKey { .. } => 0,
     }
 }
 

@@ -32,7 +32,7 @@ impl ConfigError {
     }
 
     /// Returns which part of the rule it is: `name`, `limit`, `burst`, `period`, `cost`, `wait_up_to`,
-    /// `on_missing_key` or `store`.
+    /// `on_missing_key`, `on_store_failure` or `store`.
     pub fn field(&self) -> &'static str {
         self.field
     }

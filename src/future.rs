@@ -11,8 +11,7 @@ use tower_service::Service;
 
 use crate::{
     decision::Decision,
-    error::Error,
-    limiter::{Judgement, Limiter},
+    limiter::{Judgement, Limiter, Unanswered},
     response::Refuse,
     store::Receipt,
     time::BoxFuture,
@@ -26,9 +25,11 @@ pub(crate) struct Gate<Req, R> {
 
 impl<Req, R> Gate<Req, R> {
     /// The judgement to act on, reported: the store's, or what the rules say of a store that failed.
-    pub(crate) fn settled(&self, request: &Req, judgement: Result<Judgement, Error>) -> Judgement {
-        let judgement = judgement
-            .unwrap_or_else(|error| Judgement { decision: self.limiter.without_store(request, &error), receipt: None });
+    pub(crate) fn settled(&self, request: &Req, judgement: Result<Judgement, Unanswered>) -> Judgement {
+        let judgement = judgement.unwrap_or_else(|unanswered| Judgement {
+            decision: self.limiter.without_store(&unanswered),
+            receipt: None,
+        });
         self.limiter.report(request, &judgement.decision);
         judgement
     }
@@ -76,7 +77,7 @@ pub(crate) struct Held<S, Req> {
 
 pub(crate) enum Step {
     /// For the store. The service is ready.
-    Checking(BoxFuture<'static, Result<Judgement, Error>>),
+    Checking(BoxFuture<'static, Result<Judgement, Unanswered>>),
     /// For its turn. The service is a clone that was never asked, so that no readiness is held meanwhile.
     Sleeping { sleep: BoxFuture<'static, ()>, decision: Decision, receipt: Box<Receipt> },
     /// For the service to be ready again.

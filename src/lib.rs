@@ -29,6 +29,8 @@ pub mod response;
 mod rule;
 mod service;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod time;
 pub mod when;
 

@@ -1,7 +1,7 @@
 mod builder;
 mod core;
 
-pub(crate) use self::core::{Intent, Judgement, Judging};
+pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
 
 use std::{fmt, sync::Arc};
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use self::core::{Applied, AppliedRules, Core};
 use crate::{
-    charge::{FailurePolicy, Verdicts},
+    charge::Verdicts,
     decision::{Decision, Refusal},
     error::{Error, ErrorKind},
     key::{Key, KeyId},
@@ -210,25 +210,29 @@ impl<Req> Limiter<Req> {
         let mut verdicts = Verdicts::new();
         match core.decide(now, &applied, intent, &mut verdicts) {
             Reply::Ready(Ok(())) => Judging::Ready(core.judgement(now, &verdicts, &applied, intent)),
-            Reply::Ready(Err(error)) => Judging::Ready(Err(error.into())),
+            Reply::Ready(Err(error)) => Judging::Ready(Err(core.unanswered(&applied, error))),
             Reply::Pending(reply) => {
                 let core = Arc::clone(core);
-                Judging::Pending(Box::pin(async move { core.judgement(now, &reply.await?, &applied, intent) }))
+                Judging::Pending(Box::pin(async move {
+                    match reply.await {
+                        Ok(verdicts) => core.judgement(now, &verdicts, &applied, intent),
+                        Err(error) => Err(core.unanswered(&applied, error)),
+                    }
+                }))
             }
         }
     }
 
-    /// The answer where the store failed: what the rules of `request` say of that.
-    pub(crate) fn without_store(&self, request: &Req, error: &Error) -> Decision {
-        let inner = &*self.inner;
-        let secret = inner.core.store.secret();
-        let closed = inner.rules.iter().any(|(rule, reported)| {
-            rule.failure_policy() == FailurePolicy::Refuse
-                && matches!(rule.applies(request, secret, reported), Applies::Yes { .. })
-        });
-        observe::store_failed(error, !closed);
-        let (info, now) = (Arc::clone(&inner.core.info), inner.core.clock.now());
-        if closed { Decision::refused(info, Refusal::StoreFailed, now) } else { Decision::unguarded(info, now) }
+    /// The answer where the store failed: what the rules that applied say of that.
+    pub(crate) fn without_store(&self, unanswered: &Unanswered) -> Decision {
+        let core = &self.inner.core;
+        core.store_state.failed(&unanswered.error);
+        let (info, now) = (Arc::clone(&core.info), core.clock.now());
+        if unanswered.refuses {
+            Decision::refused(info, Refusal::StoreFailed, now)
+        } else {
+            Decision::unguarded(info, now)
+        }
     }
 
     fn reported(&self, request: &Req, judgement: Judgement) -> Judgement {

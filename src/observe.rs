@@ -83,12 +83,71 @@ pub(crate) fn refused(rules: impl Iterator<Item = impl AsRef<str>>, status: u16)
     let _ = (rules, status);
 }
 
-/// The store gave no answer.
-pub(crate) fn store_failed(error: &(dyn std::error::Error + 'static), allowed: bool) {
+/// Whether a limiter's store answers, so that only changes are reported. Relaxed is enough: it publishes nothing but
+/// itself.
+#[derive(Debug, Default)]
+pub(crate) struct StoreState {
+    failing: AtomicBool,
+}
+
+impl StoreState {
+    /// The store gave no answer.
+    pub(crate) fn failed(&self, error: &(dyn std::error::Error + 'static)) {
+        if !self.failing.swap(true, Ordering::Relaxed) {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(
+                target: "tollgate",
+                error,
+                "the store failed; requests are answered by the failure policy (reported once, until it answers)"
+            );
+            #[cfg(not(feature = "tracing"))]
+            let _ = error;
+        }
+    }
+
+    /// The store gave an answer.
+    #[inline]
+    pub(crate) fn answered(&self) {
+        if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
+            info("the store answers again");
+        }
+    }
+}
+
+/// A guarded store's circuit has opened: it is asked no more.
+pub(crate) fn circuit_opened(error: &(dyn std::error::Error + 'static)) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "tollgate", error, allowed, "the store failed; the request was answered by the failure policy");
+    tracing::warn!(
+        target: "tollgate",
+        error,
+        "the store failed several times in a row and is not asked until a probe succeeds; requests are answered by the \
+         failure policy"
+    );
     #[cfg(not(feature = "tracing"))]
-    let _ = (error, allowed);
+    let _ = error;
+}
+
+/// A guarded store's circuit has closed again; so many decisions were made without the store since it was made.
+pub(crate) fn circuit_closed(degraded: u64) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tollgate", degraded, "the store answers again");
+    #[cfg(not(feature = "tracing"))]
+    let _ = degraded;
+}
+
+/// A decision was made without the store.
+pub(crate) fn degraded(error: &(dyn std::error::Error + 'static)) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(target: "tollgate", error, "decided without the store, by the failure policy");
+    #[cfg(not(feature = "tracing"))]
+    let _ = error;
+}
+
+fn info(message: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tollgate", "{message}");
+    #[cfg(not(feature = "tracing"))]
+    let _ = message;
 }
 
 fn warn_of_setup(message: &'static str) {

@@ -18,7 +18,7 @@ const FLOORS: [&[&str]; 9] = [
     &["limiter"],
     &["response"],
     &["body", "future", "service", "layer"],
-    &["extract", "guide"],
+    &["extract", "guide", "testing"],
 ];
 
 /// Who besides may import whom: a response puts a refusal into a body, so it knows that type, and a decision tells the

@@ -3,6 +3,9 @@
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
 
+#[doc = include_str!("failure.md")]
+pub mod failure {}
+
 #[doc = include_str!("from_tower_governor.md")]
 pub mod from_tower_governor {}
 

@@ -5,8 +5,10 @@ use super::{
     core::{Bound, Core},
 };
 use crate::{
+    charge::FailurePolicy,
     decision::Decision,
     error::ConfigError,
+    observe::StoreState,
     rule::{Rule, Rules},
     store::{MemoryStore, Store},
     time::{Clock, SystemClock},
@@ -55,13 +57,24 @@ impl<Req> LimiterBuilder<Req> {
     pub fn build(self) -> Result<Limiter<Req>, ConfigError> {
         let rules = Rules::new(self.rules)?;
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        let bind = |rule: &Rule<Req>| match store.bind(&rule.spec(), None) {
-            Ok(slot) => Ok(Bound { slot, max_delay: rule.max_delay() }),
-            Err(why) => Err(ConfigError::new(rule.name(), "store", why.to_string())),
+        let bind = |rule: &Rule<Req>| {
+            let spec = rule.spec();
+            if matches!(spec.on_store_failure, Some(FailurePolicy::Fallback(_))) && !store.has_fallback() {
+                return Err(ConfigError::new(
+                    rule.name(),
+                    "on_store_failure",
+                    "this store has no local fallback; wrap it: store::Guarded::new(store, policy)",
+                ));
+            }
+            let slot =
+                store.bind(&spec, None).map_err(|why| ConfigError::new(rule.name(), "store", why.to_string()))?;
+            let refuses_without_store = rule.refuses_without_store();
+            Ok(Bound { slot, max_delay: rule.max_delay(), refuses_without_store })
         };
         let bound = rules.iter().map(|(rule, _)| bind(rule)).collect::<Result<_, _>>()?;
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let core = Arc::new(Core { bound, info: Arc::clone(rules.info()), store, clock });
+        let core =
+            Arc::new(Core { bound, info: Arc::clone(rules.info()), store, clock, store_state: StoreState::default() });
         Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision }) })
     }
 }

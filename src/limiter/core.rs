@@ -11,6 +11,7 @@ use crate::{
     error::{Error, ErrorKind, StoreError},
     key::KeyId,
     limit::Limit,
+    observe::StoreState,
     store::{Receipt, Reply, Store},
     time::{BoxFuture, Clock, Nanos},
 };
@@ -21,12 +22,26 @@ pub(super) struct Core {
     pub(super) info: Arc<[RuleInfo]>,
     pub(super) store: Arc<dyn Store>,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) store_state: StoreState,
 }
 
-/// A rule's place in the store, and how long it may hold a request.
+/// A rule's place in the store, how long it may hold a request, and whether it refuses while there is no answer.
 pub(super) struct Bound {
     pub(super) slot: Slot,
     pub(super) max_delay: Nanos,
+    pub(super) refuses_without_store: bool,
+}
+
+/// A store gave no answer, and what the rules that applied say of that.
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    pub(crate) refuses: bool,
+}
+
+impl From<Unanswered> for Error {
+    fn from(unanswered: Unanswered) -> Self {
+        unanswered.error
+    }
 }
 
 /// What the caller means to do with the answer.
@@ -67,8 +82,8 @@ pub(crate) struct Judgement {
 /// A judgement, at once or later.
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one, and must not be allocated")]
 pub(crate) enum Judging {
-    Ready(Result<Judgement, Error>),
-    Pending(BoxFuture<'static, Result<Judgement, Error>>),
+    Ready(Result<Judgement, Unanswered>),
+    Pending(BoxFuture<'static, Result<Judgement, Unanswered>>),
 }
 
 /// One rule that applies to a request.
@@ -120,31 +135,50 @@ impl Core {
         verdicts: &Verdicts,
         applied: &[Applied],
         intent: Intent,
-    ) -> Result<Judgement, Error> {
+    ) -> Result<Judgement, Unanswered> {
         let mut judged = verdicts.iter();
         let mut rulings = Rulings::new();
-        for applied in applied {
-            let verdict = if applied.usable {
-                judged.next().ok_or_else(|| StoreError::new("the store left charges unanswered"))?.verdict
+        for applied_rule in applied {
+            let verdict = if applied_rule.usable {
+                match judged.next() {
+                    Some(judged) => judged.verdict,
+                    None => {
+                        let error = StoreError::new("the store left charges unanswered");
+                        return Err(self.unanswered(applied, error));
+                    }
+                }
             } else {
                 Verdict::new(Outcome::Refuse(Wait::Never), 0, 0, None)
             };
-            rulings.push(Ruling { rule: applied.rule, cost: applied.cost, limit: applied.limit, verdict });
+            let Applied { rule, cost, limit, .. } = *applied_rule;
+            rulings.push(Ruling { rule, cost, limit, verdict });
+        }
+        if verdicts.iter().len() > 0 {
+            self.store_state.answered();
         }
         let decision = Decision::of(Arc::clone(&self.info), rulings, now);
         let receipt = intent.wants_receipt(&decision).then(|| Box::new(self.receipt(self.taken(verdicts, applied))));
         Ok(Judgement { decision, receipt })
     }
 
+    /// What the rules that applied say of a store that failed.
+    #[cold]
+    pub(super) fn unanswered(&self, applied: &[Applied], error: StoreError) -> Unanswered {
+        let refuses = |applied: &Applied| self.bound.get(applied.rule).is_none_or(|bound| bound.refuses_without_store);
+        Unanswered { error: error.into(), refuses: applied.iter().any(refuses) }
+    }
+
     fn taken(&self, verdicts: &Verdicts, applied: &[Applied]) -> SmallVec<[(usize, Taken); 2]> {
         let usable = applied.iter().filter(|applied| applied.usable);
-        let taken = usable.zip(verdicts.iter()).filter_map(|(applied, judged)| {
+        let taken = usable.zip(verdicts.iter()).enumerate().filter_map(|(at, (applied, judged))| {
             let bound = self.bound.get(applied.rule)?;
             // What cost nothing so far was not taken, but may be settled to more.
             let mark = if applied.cost == 0 { Mark::default() } else { judged.mark? };
             let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, mark);
             taken.stamp = judged.stamp;
             taken.delays = bound.max_delay > Nanos::ZERO;
+            taken.source = judged.verdict.source;
+            taken.beside = verdicts.beside(at).map(|beside| Box::new(beside.clone()));
             Some((applied.rule, taken))
         });
         taken.collect()
@@ -157,16 +191,16 @@ impl Core {
 
 impl Judging {
     pub(super) async fn wait(self) -> Result<Judgement, Error> {
-        match self {
+        Ok(match self {
             Self::Ready(judgement) => judgement,
             Self::Pending(judgement) => judgement.await,
-        }
+        }?)
     }
 
     #[inline]
     pub(super) fn now(self) -> Result<Judgement, Error> {
         match self {
-            Self::Ready(judgement) => judgement,
+            Self::Ready(judgement) => Ok(judgement?),
             Self::Pending(_) => Err(Error::new(ErrorKind::NotReady)),
         }
     }

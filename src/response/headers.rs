@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use super::digits;
 use crate::{
-    decision::{Decision, Outcome, RuleVerdict, Wait},
+    decision::{Decision, Outcome, RuleVerdict, Source, Wait},
     time::Nanos,
 };
 
@@ -160,7 +160,7 @@ fn write_ietf(headers: &mut HeaderMap, decision: &Decision) {
     // already comes from further in, where the request was refused, or is the application's own.
     let passed = decision.is_allowed();
     let last_end = headers.get(header::RETRY_AFTER).filter(|_| passed).map(|value| number(value).unwrap_or(0));
-    for rule in decision.rules() {
+    for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
         begin_item(&mut policies, rule.rule);
         parameter(&mut policies, b";q=", rule.verdict.limit);
         parameter(&mut policies, b";w=", policy_window(&rule).as_secs_ceil().max(1));
@@ -185,7 +185,9 @@ fn write_ietf(headers: &mut HeaderMap, decision: &Decision) {
 /// A window's period, or the time a bucket takes to fill.
 fn policy_window(rule: &RuleVerdict<'_>) -> Nanos {
     let limit = rule.limit;
-    let to_fill = u128::from(rule.verdict.limit) * u128::from(limit.period_nanos());
+    // A fallback tells a share of the limit, at a share of its rate.
+    let told = if rule.verdict.source == Source::Fallback { limit.capacity() } else { rule.verdict.limit };
+    let to_fill = u128::from(told) * u128::from(limit.period_nanos());
     Nanos::saturating_from_u128(to_fill.div_ceil(u128::from(limit.permits().max(1))))
 }
 

@@ -52,7 +52,7 @@ pub struct Rule<Req> {
     on_missing_key: Option<MissingKey>,
     wait_up_to: Option<Duration>,
     overload: bool,
-    on_store_failure: FailurePolicy,
+    on_store_failure: Option<FailurePolicy>,
 }
 
 enum Cost<Req> {
@@ -104,7 +104,7 @@ impl<Req> Rule<Req> {
             on_missing_key: None,
             wait_up_to: None,
             overload: false,
-            on_store_failure: FailurePolicy::default(),
+            on_store_failure: None,
         }
     }
 
@@ -169,10 +169,12 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Sets what the layer does while the store does not answer; [`FailurePolicy::Refuse`] unless set. Where the rules of
-    /// one request differ, it is refused. [`Limiter::check`](crate::Limiter::check) and its kin return the error instead.
+    /// Sets what happens while the store does not answer. Unless set, a [`Guarded`](crate::store::Guarded) store's own
+    /// policy holds, and behind any other store [`FailurePolicy::Refuse`]. Where the rules of one request differ, one that
+    /// refuses refuses it. [`Limiter::check`](crate::Limiter::check) and its kin return the error of a store that is not
+    /// guarded instead.
     pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
-        self.on_store_failure = policy;
+        self.on_store_failure = Some(policy);
         self
     }
 
@@ -199,8 +201,9 @@ impl<Req> Rule<Req> {
         self.overload
     }
 
-    pub(crate) fn failure_policy(&self) -> FailurePolicy {
-        self.on_store_failure
+    /// Whether it refuses while a store that is not guarded does not answer.
+    pub(crate) fn refuses_without_store(&self) -> bool {
+        self.on_store_failure != Some(FailurePolicy::Allow)
     }
 
     /// How long a request of this rule may be held.

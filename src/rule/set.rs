@@ -71,6 +71,9 @@ fn check<Req>(rule: &Rule<Req>) -> Result<(), ConfigError> {
     if rule.wait_up_to.is_some_and(|longest| longest.is_zero()) {
         return wrong("wait_up_to", "a request that may wait for 0 s never waits; drop it, or say how long".into());
     }
+    if let Some(Err(problem)) = rule.on_store_failure.map(|policy| policy.check()) {
+        return wrong("on_store_failure", problem.into());
+    }
     match rule.on_missing_key {
         Some(_) if !rule.is_keyed() => {
             return wrong(
@@ -151,6 +154,7 @@ mod tests {
     use super::*;
     use crate::{
         bucket::{FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog},
+        charge::{FailurePolicy, Share},
         key::Key,
     };
 
@@ -160,6 +164,10 @@ mod tests {
 
     fn named(name: &'static str) -> Rule<u64> {
         Rule::new(name, Limit::per_second(1), |id: &u64| Some(Key::from(*id)))
+    }
+
+    fn falls_back(share: Share) -> Rule<u64> {
+        named("a").on_store_failure(FailurePolicy::Fallback(share))
     }
 
     #[test]
@@ -178,6 +186,8 @@ mod tests {
             (vec![rule(Limit::per_second(65_537)).algorithm(SlidingWindowLog)], "limit", "at most 65536"),
             (vec![rule(second).fixed_cost(2)], "cost", "2 is above the capacity of 1"),
             (vec![rule(second).fixed_cost(0)], "cost", "never refuse"),
+            (vec![falls_back(Share::percent(0))], "on_store_failure", "at least Share::percent(1)"),
+            (vec![falls_back(Share::percent(101))], "on_store_failure", "Share::WHOLE at most"),
             (
                 vec![rule(second).algorithm(FixedWindow).wait_up_to(Duration::from_secs(1))],
                 "wait_up_to",

@@ -1,8 +1,10 @@
-//! Where buckets live: the [`Store`] contract and the [`MemoryStore`].
+//! Where buckets live: the [`Store`] contract, the [`MemoryStore`], and [`Guarded`] for stores that can fail.
 
+mod guarded;
 mod memory;
 mod receipt;
 
+pub use guarded::{Guarded, GuardedBuilder, GuardedCounts};
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 pub use receipt::Receipt;
 
@@ -35,18 +37,7 @@ impl<Now: std::fmt::Debug, Later> std::fmt::Debug for Reply<Now, Later> {
 
 /// Where buckets live: one atomic operation over all charges of a request.
 ///
-/// # Contract
-///
-/// - [`decide`](Self::decide) MUST judge all charges at one instant and MUST take all of them or none: those that are
-///   taken [if passed](crate::charge::Take::IfPassed) are charged only if every charge that votes passes. Admitting
-///   more than the limit is harmful; refusing more than necessary is only strict.
-/// - A refusal MUST leave every bucket as it was, and SHOULD create none.
-/// - The verdicts MUST come in the order of the charges. A charge with a key that has no bucket answers as a fresh one.
-/// - Two charges of one call never share a slot and key.
-/// - [`adjust`](Self::adjust) MUST NOT block or fail, since it is called from `Drop`; it MAY act later. Adjusting a
-///   charge of a bucket that is gone MUST be harmless.
-/// - [`bind`](Self::bind) SHOULD find whatever the store cannot run, so that it is an error at start and not on a
-///   request. Rules of equal name on one store MUST share their counts, or be refused.
+#[doc = include_str!("contract.md")]
 ///
 /// # Examples
 ///
@@ -109,4 +100,20 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets what a key has used. In-flight counts are not touched.
     fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()>;
+
+    /// Returns whether rules with [`FailurePolicy::Fallback`](crate::charge::FailurePolicy::Fallback) are answered while
+    /// the buckets cannot be reached: because there is a fallback, or because that cannot happen. Unless overridden there
+    /// is none, and such a rule is an error when rules are put together. A store around another one asks that one.
+    fn has_fallback(&self) -> bool {
+        false
+    }
+
+    /// Finds out whether the store would answer requests again, for a [`Guarded`] store whose circuit is open. `charge`
+    /// only looks: it is [never](crate::charge::Take::Never) taken.
+    ///
+    /// Unless overridden it is decided as any other. A store in which looking can succeed while charging fails (a replica, a
+    /// server that is full) SHOULD override it and find that out.
+    fn probe(&self, now: Nanos, charge: Charge<'_>) -> Reply<(), Verdicts> {
+        self.decide(now, &[charge], &mut Verdicts::new())
+    }
 }

@@ -9,10 +9,13 @@
 
 mod attacks;
 mod cases;
+#[cfg(feature = "testing")]
+mod conformance;
 mod engine;
 mod extractor;
 #[cfg(feature = "tonic")]
 mod grpc;
+mod guarded;
 mod http;
 mod memory;
 mod oracle;

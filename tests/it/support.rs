@@ -33,6 +33,12 @@ impl Remote {
         Self { memory: memory.clone(), answers: Arc::new(Semaphore::new(0)) }
     }
 
+    /// Lets every question be answered that the tests can ask.
+    #[cfg(feature = "testing")]
+    pub(crate) fn answers_always(&self) {
+        self.answers.add_permits(Semaphore::MAX_PERMITS / 2);
+    }
+
     /// Lets one question more be answered.
     pub(crate) fn answer(&self) {
         self.answers.add_permits(1);
@@ -40,19 +46,19 @@ impl Remote {
 }
 
 /// A [`Charge`] that does not borrow its slot.
-struct OwnedCharge {
+pub(crate) struct OwnedCharge {
     slot: Slot,
-    key: KeyId,
-    limit: tollgate::Limit,
+    pub(crate) key: KeyId,
+    pub(crate) limit: tollgate::Limit,
     cost: u64,
-    keep: u64,
-    max_delay: Nanos,
-    votes: bool,
+    pub(crate) keep: u64,
+    pub(crate) max_delay: Nanos,
+    pub(crate) votes: bool,
     take: Take,
 }
 
 impl OwnedCharge {
-    fn of(charge: &Charge<'_>) -> Self {
+    pub(crate) fn of(charge: &Charge<'_>) -> Self {
         Self {
             slot: charge.slot.clone(),
             key: charge.key,
@@ -65,7 +71,7 @@ impl OwnedCharge {
         }
     }
 
-    fn borrowed(&self) -> Charge<'_> {
+    pub(crate) fn borrowed(&self) -> Charge<'_> {
         let mut charge = Charge::new(&self.slot, self.key, self.limit, self.cost);
         (charge.keep, charge.max_delay) = (self.keep, self.max_delay);
         (charge.votes, charge.take) = (self.votes, self.take);

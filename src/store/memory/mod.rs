@@ -247,6 +247,11 @@ impl Store for MemoryStore {
         }
         Reply::Ready(Ok(()))
     }
+
+    /// It cannot fail.
+    fn has_fallback(&self) -> bool {
+        true
+    }
 }
 
 fn place<'a>(charge: &Charge<'a>) -> Result<&'a Place, StoreError> {

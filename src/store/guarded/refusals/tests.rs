@@ -1,0 +1,155 @@
+use super::*;
+use crate::{
+    charge::Slot,
+    key::{Key, Secret},
+};
+
+const LIMIT: Limit = Limit::per_minute(10);
+
+struct Rig {
+    refusals: Refusals,
+    slot: Slot,
+    secret: Secret,
+}
+
+impl Rig {
+    fn of(size: usize) -> Self {
+        Self { refusals: Refusals::new(size, Nanos::MAX), slot: Slot::new(()), secret: Secret::random() }
+    }
+
+    fn charge(&self, who: u64) -> Charge<'_> {
+        Charge::new(&self.slot, Key::from(who).id(&self.secret), LIMIT, 2)
+    }
+
+    /// The store refuses `charge` at `now` for ten seconds.
+    fn is_told(&self, now: Nanos, charge: &Charge<'_>) {
+        let refused = Outcome::Refuse(Wait::For(Nanos::from_secs(10)));
+        let mut verdicts = Verdicts::new();
+        let Recall::Ask(seen) = self.refusals.recall(now, &[(charge, Some(1))], &mut verdicts) else { return };
+        verdicts.push(Judged::new(Verdict::new(refused, 10, 0, None), None));
+        self.refusals.remember(now, &[(charge, Some(1))], &verdicts, &seen);
+    }
+
+    fn refuses(&self, now: Nanos, charges: &[Numbered<'_>]) -> bool {
+        matches!(self.refusals.recall(now, charges, &mut Verdicts::new()), Recall::Refused)
+    }
+}
+
+#[test]
+fn refuses_only_what_is_as_much_of_the_same() {
+    let (rig, start) = (Rig::of(100), Nanos::from_secs(100));
+    let told = rig.charge(7);
+    rig.is_told(start, &told);
+    const ROWS: usize = 12;
+    let rows: [(&str, Charge<'_>, bool); ROWS] = [
+        ("the same", told, true),
+        ("more", Charge { cost: 3, ..told }, true),
+        ("less", Charge { cost: 1, ..told }, false),
+        ("less, but so much must be left", Charge { cost: 1, keep: 1, ..told }, true),
+        ("nothing, however much must be left", Charge { cost: 0, keep: 9, ..told }, false),
+        ("one that may wait", Charge { max_delay: Nanos::new(1), ..told }, false),
+        ("one that has no vote", Charge { votes: false, ..told }, false),
+        ("one that is taken in any case", Charge { take: Take::Always, ..told }, false),
+        ("one that only looks", Charge { take: Take::Never, ..told }, false),
+        ("another key", rig.charge(8), false),
+        (
+            "one that only looks, under another limit",
+            Charge { take: Take::Never, limit: LIMIT.burst(3), ..told },
+            false,
+        ),
+        ("the same again", told, true),
+    ];
+    assert_eq!(rows.len(), ROWS);
+    for (what, charge, refused) in &rows {
+        assert_eq!(rig.refuses(start, &[(charge, Some(1))]), *refused, "{what}");
+    }
+    assert!(!rig.refuses(start, &[(&told, Some(2))]), "another rule");
+    assert!(!rig.refuses(start, &[(&told, None)]), "a rule whose refusals say nothing");
+    // Another limit is about to change the bucket, so nothing holds after it.
+    assert!(!rig.refuses(start, &[(&Charge { limit: LIMIT.burst(3), ..told }, Some(1))]));
+    assert!(!rig.refuses(start, &[(&told, Some(1))]));
+}
+
+#[test]
+fn a_request_that_charges_in_any_case_reaches_the_store() {
+    let (rig, start) = (Rig::of(100), Nanos::from_secs(100));
+    let (told, other) = (rig.charge(7), rig.charge(8));
+    rig.is_told(start, &told);
+    let penalty = Charge { take: Take::Always, votes: false, ..other };
+    assert!(rig.refuses(start, &[(&other, Some(2)), (&told, Some(1))]));
+    assert!(!rig.refuses(start, &[(&penalty, Some(2)), (&told, Some(1))]));
+    assert!(!rig.refuses(start, &[(&told, Some(1)), (&penalty, Some(2))]));
+}
+
+#[test]
+fn remembers_nothing_of_charges_that_are_not_plain() {
+    let (rig, start) = (Rig::of(100), Nanos::from_secs(100));
+    let told = rig.charge(7);
+    for charge in [
+        Charge { votes: false, ..told },
+        Charge { take: Take::Always, ..told },
+        Charge { take: Take::Never, ..told },
+        Charge { cost: 0, ..told },
+    ] {
+        rig.is_told(start, &charge);
+        assert_eq!(rig.refusals.len(), 0, "{charge:?}");
+    }
+    for outcome in [Outcome::Pass, Outcome::Refuse(Wait::Never), Outcome::Refuse(Wait::Unknown)] {
+        let mut verdicts = Verdicts::new();
+        verdicts.push(Judged::new(Verdict::new(outcome, 10, 0, None), None));
+        rig.refusals.remember(start, &[(&told, Some(1))], &verdicts, &[0]);
+        assert_eq!(rig.refusals.len(), 0, "{outcome:?}");
+    }
+    // A key without a place of its own may get one.
+    let mut verdict = Verdict::new(Outcome::Refuse(Wait::For(Nanos::SECOND)), 10, 0, None);
+    verdict.untracked = true;
+    let mut verdicts = Verdicts::new();
+    verdicts.push(Judged::new(verdict, None));
+    rig.refusals.remember(start, &[(&told, Some(1))], &verdicts, &[0]);
+    assert_eq!(rig.refusals.len(), 0);
+}
+
+#[test]
+fn holds_from_when_it_was_noted_until_its_end() {
+    let rig = Rig::of(100);
+    let (told, noted) = (rig.charge(7), Nanos::from_secs(100));
+    rig.is_told(noted, &told);
+    for (now, refused) in [(99_999_999_999, false), (100_000_000_000, true), (109_999_999_999, true)] {
+        assert_eq!(rig.refuses(Nanos::new(now), &[(&told, Some(1))]), refused, "{now}");
+    }
+    assert!(!rig.refuses(Nanos::from_secs(110), &[(&told, Some(1))]));
+    assert_eq!(rig.refusals.len(), 0, "what is over is dropped when it is found");
+}
+
+#[test]
+fn what_was_asked_before_something_was_forgotten_is_not_remembered() {
+    let (rig, now) = (Rig::of(100), Nanos::from_secs(100));
+    let told = rig.charge(7);
+    let refused = Outcome::Refuse(Wait::For(Nanos::from_secs(10)));
+    for forget in [
+        &(|| rig.refusals.forget(1, told.key)) as &dyn Fn(),
+        &|| rig.refusals.clear(),
+        &|| assert!(!rig.refuses(now, &[(&told, Some(1))])), // nothing is forgotten
+    ] {
+        let mut verdicts = Verdicts::new();
+        let Recall::Ask(seen) = rig.refusals.recall(now, &[(&told, Some(1))], &mut verdicts) else {
+            panic!("nothing is remembered yet");
+        };
+        forget();
+        verdicts.push(Judged::new(Verdict::new(refused, 10, 0, None), None));
+        rig.refusals.remember(now, &[(&told, Some(1))], &verdicts, &seen);
+    }
+    assert_eq!(rig.refusals.len(), 1);
+}
+
+#[test]
+fn never_holds_more_than_it_may() {
+    for size in [0, 1, 2, 3, 63, 64, 127, 128, 1_000] {
+        let rig = Rig::of(size);
+        for who in 0..3_000 {
+            rig.is_told(Nanos::SECOND, &rig.charge(who));
+            assert!(rig.refusals.len() <= size);
+        }
+        assert!(rig.refusals.len() >= size / 4, "{} of {size}", rig.refusals.len());
+    }
+}

@@ -1,0 +1,3 @@
+//! For tests of what is built on this crate.
+
+pub mod conformance;
