@@ -142,6 +142,7 @@ impl Verdicts {
     }
 
     /// Appends the answer to the next charge.
+    #[inline]
     pub fn push(&mut self, judged: Judged) {
         self.judged.push(judged);
     }

@@ -94,28 +94,37 @@ pub struct RuleVerdict<'a> {
 }
 
 impl Decision {
-    /// The decision over `rulings`, all by rules that may refuse.
+    /// A pass by no rule so far.
     #[inline]
-    pub(crate) fn of(rules: Arc<[RuleInfo]>, rulings: Rulings, at: Nanos) -> Self {
-        let mut decision = Self { rules, rulings, refusal: None, delay: Nanos::ZERO, at, degraded: false };
-        for ruling in &decision.rulings {
-            decision.degraded |= ruling.verdict.source.is_degraded();
-            match ruling.verdict.outcome {
-                Outcome::Pass => {}
-                Outcome::Delay(delay) => decision.delay = decision.delay.max(delay),
-                Outcome::Refuse(_) => {
-                    let overload = decision.rules.get(ruling.rule).is_some_and(|rule| rule.overload);
-                    let refusal = refusal_by(&ruling.verdict, overload);
-                    if decision.refusal.is_none_or(|before| weight(refusal) > weight(before)) {
-                        decision.refusal = Some(refusal);
-                    }
+    pub(crate) fn undecided(rules: Arc<[RuleInfo]>) -> Self {
+        Self { rules, rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, at: Nanos::ZERO, degraded: false }
+    }
+
+    /// Adds what a rule says.
+    #[inline]
+    pub(crate) fn add(&mut self, ruling: Ruling) {
+        self.degraded |= ruling.verdict.source.is_degraded();
+        match ruling.verdict.outcome {
+            Outcome::Pass => {}
+            Outcome::Delay(delay) => self.delay = self.delay.max(delay),
+            Outcome::Refuse(_) => {
+                let overload = self.rules.get(ruling.rule).is_some_and(|rule| rule.overload);
+                let refusal = refusal_by(&ruling.verdict, overload);
+                if self.refusal.is_none_or(|before| weight(refusal) > weight(before)) {
+                    self.refusal = Some(refusal);
                 }
             }
         }
-        if decision.refusal.is_some() {
-            decision.delay = Nanos::ZERO;
+        self.rulings.push(ruling);
+    }
+
+    /// Says that all rules have spoken, of the instant `at`.
+    #[inline]
+    pub(crate) fn decided_at(&mut self, at: Nanos) {
+        self.at = at;
+        if self.refusal.is_some() {
+            self.delay = Nanos::ZERO;
         }
-        decision
     }
 
     /// A refusal for another reason than a limit.
@@ -294,17 +303,16 @@ mod tests {
     fn decide(rows: &[(Outcome, u64, u64)]) -> Decision {
         let rules =
             (0..rows.len()).map(|at| RuleInfo { name: format!("r{at}").into(), overload: at == 1 }).collect::<Vec<_>>();
-        let rulings = rows
-            .iter()
-            .enumerate()
-            .map(|(rule, &(outcome, remaining, cost))| Ruling {
-                rule,
-                cost,
-                limit: Limit::per_second(100),
-                verdict: Verdict::new(outcome, 100, remaining, None),
-            })
-            .collect();
-        Decision::of(rules.into(), rulings, Nanos::ZERO)
+        let rulings = rows.iter().enumerate().map(|(rule, &(outcome, remaining, cost))| Ruling {
+            rule,
+            cost,
+            limit: Limit::per_second(100),
+            verdict: Verdict::new(outcome, 100, remaining, None),
+        });
+        let mut decision = Decision::undecided(rules.into());
+        rulings.for_each(|ruling| decision.add(ruling));
+        decision.decided_at(Nanos::ZERO);
+        decision
     }
 
     const PASS: Outcome = Outcome::Pass;

@@ -24,14 +24,20 @@ pub(crate) struct Gate<Req, R> {
 }
 
 impl<Req, R> Gate<Req, R> {
-    /// The judgement to act on, reported: the store's, or what the rules say of a store that failed.
-    pub(crate) fn settled(&self, request: &Req, judgement: Result<Judgement, Unanswered>) -> Judgement {
-        let judgement = judgement.unwrap_or_else(|unanswered| Judgement {
-            decision: self.limiter.without_store(&unanswered),
-            receipt: None,
+    /// Reports the judgement to act on: the store's, or what the rules say of a store that failed.
+    #[inline]
+    pub(crate) fn settled(
+        &self,
+        request: &Req,
+        judged: Result<Option<Box<Receipt>>, Unanswered>,
+        decision: &mut Decision,
+    ) -> Option<Box<Receipt>> {
+        let receipt = judged.unwrap_or_else(|unanswered| {
+            *decision = self.limiter.without_store(&unanswered);
+            None
         });
-        self.limiter.report(request, &judgement.decision);
-        judgement
+        self.limiter.report(request, decision);
+        receipt
     }
 }
 
@@ -128,7 +134,12 @@ where
                 Step::Checking(judging) => {
                     let judgement = ready!(judging.as_mut().poll(cx));
                     let Some(request) = self.request.take() else { return Poll::Ready(Ok(None)) };
-                    let Judgement { decision, receipt } = gate.settled(&request, judgement);
+                    let mut decision = gate.limiter.undecided();
+                    let judged = judgement.map(|judgement| {
+                        decision = judgement.decision;
+                        judgement.receipt
+                    });
+                    let receipt = gate.settled(&request, judged, &mut decision);
                     match receipt {
                         _ if !decision.is_allowed() => return Poll::Ready(Ok(Some(Next::Refuse(request, decision)))),
                         None => return Poll::Ready(Ok(Some(Next::Call(request, decision)))),

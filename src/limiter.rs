@@ -87,8 +87,10 @@ impl<Req> Limiter<Req> {
     ///
     /// The memory store answers at once, so there is nothing to cancel.
     pub async fn check(&self, request: &Req) -> Result<Decision, Error> {
-        let judgement = self.judge(request, Intent::Start).wait().await?;
-        Ok(self.reported(request, judgement).decision)
+        let mut decision = self.undecided();
+        self.judge(request, Intent::Start, &mut decision).wait(&mut decision).await?;
+        self.report(request, &decision);
+        Ok(decision)
     }
 
     /// As [`check`](Self::check), for plain threads.
@@ -96,9 +98,9 @@ impl<Req> Limiter<Req> {
     /// # Errors
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
+    #[inline]
     pub fn check_now(&self, request: &Req) -> Result<Decision, Error> {
-        let judgement = self.judge(request, Intent::Start).now()?;
-        Ok(self.reported(request, judgement).decision)
+        self.decide_now(request, Intent::Start)
     }
 
     /// As [`check`](Self::check), but where a rule lets the request wait for its turn
@@ -112,14 +114,15 @@ impl<Req> Limiter<Req> {
     ///
     /// Dropped while it waits, every charge is given back; a turn comes back only if nobody stands behind it.
     pub async fn acquire(&self, request: &Req) -> Result<Decision, Error> {
-        let judgement = self.judge(request, Intent::StartOrHold).wait().await?;
-        let judgement = self.reported(request, judgement);
-        if let Some(mut receipt) = judgement.receipt {
+        let mut decision = self.undecided();
+        let receipt = self.judge(request, Intent::StartOrHold, &mut decision).wait(&mut decision).await?;
+        self.report(request, &decision);
+        if let Some(mut receipt) = receipt {
             receipt.until_started();
-            self.inner.core.clock.sleep(judgement.decision.delay()).await;
+            self.inner.core.clock.sleep(decision.delay()).await;
             receipt.keep();
         }
-        Ok(judgement.decision)
+        Ok(decision)
     }
 
     /// As [`check`](Self::check), and returns what was charged, which may be given back or settled.
@@ -128,8 +131,10 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails.
     pub async fn reserve(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
-        let judgement = self.judge(request, Intent::Reserve).wait().await?;
-        Ok(self.with_receipt(self.reported(request, judgement)))
+        let mut decision = self.undecided();
+        let receipt = self.judge(request, Intent::Reserve, &mut decision).wait(&mut decision).await?;
+        self.report(request, &decision);
+        Ok((decision, self.receipt_or_none(receipt)))
     }
 
     /// As [`reserve`](Self::reserve), for plain threads.
@@ -138,13 +143,28 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn reserve_now(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
-        let judgement = self.judge(request, Intent::Reserve).now()?;
-        Ok(self.with_receipt(self.reported(request, judgement)))
+        let mut decision = self.undecided();
+        let receipt = self.judge(request, Intent::Reserve, &mut decision).now()?;
+        self.report(request, &decision);
+        Ok((decision, self.receipt_or_none(receipt)))
     }
 
-    fn with_receipt(&self, judgement: Judgement) -> (Decision, Receipt) {
-        let receipt = judgement.receipt.map(|receipt| *receipt);
-        (judgement.decision, receipt.unwrap_or_else(|| self.inner.core.receipt(SmallVec::new())))
+    #[inline]
+    fn decide_now(&self, request: &Req, intent: Intent) -> Result<Decision, Error> {
+        // Written where it is returned.
+        let mut answer = Ok(self.undecided());
+        if let Ok(decision) = &mut answer {
+            match self.judge(request, intent, decision).now() {
+                Ok(_) if intent != Intent::Peek => self.report(request, decision),
+                Ok(_) => {}
+                Err(error) => answer = Err(error),
+            }
+        }
+        answer
+    }
+
+    fn receipt_or_none(&self, receipt: Option<Box<Receipt>>) -> Receipt {
+        receipt.map_or_else(|| self.inner.core.receipt(SmallVec::new()), |receipt| *receipt)
     }
 
     /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing.
@@ -153,7 +173,9 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails.
     pub async fn peek(&self, request: &Req) -> Result<Decision, Error> {
-        Ok(self.judge(request, Intent::Peek).wait().await?.decision)
+        let mut decision = self.undecided();
+        self.judge(request, Intent::Peek, &mut decision).wait(&mut decision).await?;
+        Ok(decision)
     }
 
     /// As [`peek`](Self::peek), for plain threads.
@@ -162,7 +184,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn peek_now(&self, request: &Req) -> Result<Decision, Error> {
-        Ok(self.judge(request, Intent::Peek).now()?.decision)
+        self.decide_now(request, Intent::Peek)
     }
 
     /// Forgets what `key` has used under the rule `name`. A rule without keys has one count, whatever `key` says.
@@ -188,7 +210,14 @@ impl<Req> Limiter<Req> {
         &self.inner.core.clock
     }
 
-    pub(crate) fn judge(&self, request: &Req, intent: Intent) -> Judging {
+    /// A decision that nothing was said of yet, for [`judge`](Self::judge) to write into: it is too large to be handed around.
+    #[inline]
+    pub(crate) fn undecided(&self) -> Decision {
+        self.inner.core.undecided()
+    }
+
+    #[inline]
+    pub(crate) fn judge(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
         let (rules, core) = (&self.inner.rules, &self.inner.core);
         let secret = core.store.secret();
         let mut applied = AppliedRules::new();
@@ -200,8 +229,8 @@ impl<Req> Limiter<Req> {
                 }
                 Applies::Refused { status, reason } => {
                     let refusal = Refusal::MissingKey { status, reason };
-                    let decision = Decision::refused(Arc::clone(&core.info), refusal, core.clock.now());
-                    return Judging::Ready(Ok(Judgement { decision, receipt: None }));
+                    *decision = Decision::refused(Arc::clone(&core.info), refusal, core.clock.now());
+                    return Judging::Ready(Ok(None));
                 }
             }
         }
@@ -209,7 +238,7 @@ impl<Req> Limiter<Req> {
         let now = core.clock.now();
         let mut verdicts = Verdicts::new();
         match core.decide(now, &applied, intent, &mut verdicts) {
-            Reply::Ready(Ok(())) => Judging::Ready(core.judgement(now, &verdicts, &applied, intent)),
+            Reply::Ready(Ok(())) => Judging::Ready(core.settle(now, &verdicts, &applied, intent, decision)),
             Reply::Ready(Err(error)) => Judging::Ready(Err(core.unanswered(&applied, error))),
             Reply::Pending(reply) => {
                 let core = Arc::clone(core);
@@ -233,11 +262,6 @@ impl<Req> Limiter<Req> {
         } else {
             Decision::unguarded(info, now)
         }
-    }
-
-    fn reported(&self, request: &Req, judgement: Judgement) -> Judgement {
-        self.report(request, &judgement.decision);
-        judgement
     }
 
     /// Reports a decision that is final: to the log, and to the user's hook.

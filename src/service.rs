@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use crate::{
     future::{Gate, Held, ResponseFuture, Step},
-    limiter::{Intent, Judgement, Judging},
+    limiter::{Intent, Judging},
     response::{Http, Refuse},
 };
 
@@ -61,8 +61,9 @@ where
 
     fn call(&mut self, mut request: Req) -> Self::Future {
         let gate = Arc::clone(&self.gate);
-        let judgement = match gate.limiter.judge(&request, Intent::StartOrHold) {
-            Judging::Ready(judgement) => judgement,
+        let mut decision = gate.limiter.undecided();
+        let judged = match gate.limiter.judge(&request, Intent::StartOrHold, &mut decision) {
+            Judging::Ready(judged) => judged,
             Judging::Pending(judging) => {
                 // The service that was made ready goes with the request; its clone has to be asked again.
                 let clone = self.inner.clone();
@@ -73,7 +74,7 @@ where
                 );
             }
         };
-        let Judgement { decision, receipt } = gate.settled(&request, judgement);
+        let receipt = gate.settled(&request, judged, &mut decision);
         if !decision.is_allowed() {
             let response = gate.responder.refuse(&request, &decision);
             return ResponseFuture::refused(response, gate);

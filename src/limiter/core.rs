@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     bucket::Mark,
     charge::{Charge, Slot, Take, Taken, Verdicts},
-    decision::{Decision, Outcome, RuleInfo, Ruling, Rulings, Verdict, Wait},
+    decision::{Decision, Outcome, RuleInfo, Ruling, Verdict, Wait},
     error::{Error, ErrorKind, StoreError},
     key::KeyId,
     limit::Limit,
@@ -80,9 +80,9 @@ pub(crate) struct Judgement {
 }
 
 /// A judgement, at once or later.
-#[allow(clippy::large_enum_variant, reason = "the large one is the usual one, and must not be allocated")]
 pub(crate) enum Judging {
-    Ready(Result<Judgement, Unanswered>),
+    /// The decision is where the caller had room for it; the receipt is here.
+    Ready(Result<Option<Box<Receipt>>, Unanswered>),
     Pending(BoxFuture<'static, Result<Judgement, Unanswered>>),
 }
 
@@ -128,16 +128,23 @@ impl Core {
         self.store.decide(now, &charges, verdicts)
     }
 
+    /// A decision that nothing was said of yet.
     #[inline]
-    pub(super) fn judgement(
+    pub(super) fn undecided(&self) -> Decision {
+        Decision::undecided(Arc::clone(&self.info))
+    }
+
+    /// Writes what the store said into `decision`, and returns the receipt, where one is wanted.
+    #[inline]
+    pub(super) fn settle(
         &self,
         now: Nanos,
         verdicts: &Verdicts,
         applied: &[Applied],
         intent: Intent,
-    ) -> Result<Judgement, Unanswered> {
+        decision: &mut Decision,
+    ) -> Result<Option<Box<Receipt>>, Unanswered> {
         let mut judged = verdicts.iter();
-        let mut rulings = Rulings::new();
         for applied_rule in applied {
             let verdict = if applied_rule.usable {
                 match judged.next() {
@@ -151,13 +158,25 @@ impl Core {
                 Verdict::new(Outcome::Refuse(Wait::Never), 0, 0, None)
             };
             let Applied { rule, cost, limit, .. } = *applied_rule;
-            rulings.push(Ruling { rule, cost, limit, verdict });
+            decision.add(Ruling { rule, cost, limit, verdict });
         }
         if verdicts.iter().len() > 0 {
             self.store_state.answered();
         }
-        let decision = Decision::of(Arc::clone(&self.info), rulings, now);
-        let receipt = intent.wants_receipt(&decision).then(|| Box::new(self.receipt(self.taken(verdicts, applied))));
+        decision.decided_at(now);
+        Ok(intent.wants_receipt(decision).then(|| Box::new(self.receipt(self.taken(verdicts, applied)))))
+    }
+
+    /// As [`settle`](Self::settle), of a store that answered later.
+    pub(super) fn judgement(
+        &self,
+        now: Nanos,
+        verdicts: &Verdicts,
+        applied: &[Applied],
+        intent: Intent,
+    ) -> Result<Judgement, Unanswered> {
+        let mut decision = self.undecided();
+        let receipt = self.settle(now, verdicts, applied, intent, &mut decision)?;
         Ok(Judgement { decision, receipt })
     }
 
@@ -190,17 +209,22 @@ impl Core {
 }
 
 impl Judging {
-    pub(super) async fn wait(self) -> Result<Judgement, Error> {
-        Ok(match self {
-            Self::Ready(judgement) => judgement,
-            Self::Pending(judgement) => judgement.await,
-        }?)
+    /// Waits for the store, writes what it says into `decision`, and returns the receipt.
+    pub(super) async fn wait(self, decision: &mut Decision) -> Result<Option<Box<Receipt>>, Error> {
+        match self {
+            Self::Ready(receipt) => Ok(receipt?),
+            Self::Pending(judgement) => {
+                let judgement = judgement.await?;
+                *decision = judgement.decision;
+                Ok(judgement.receipt)
+            }
+        }
     }
 
     #[inline]
-    pub(super) fn now(self) -> Result<Judgement, Error> {
+    pub(super) fn now(self) -> Result<Option<Box<Receipt>>, Error> {
         match self {
-            Self::Ready(judgement) => Ok(judgement?),
+            Self::Ready(receipt) => Ok(receipt?),
             Self::Pending(_) => Err(Error::new(ErrorKind::NotReady)),
         }
     }
