@@ -62,45 +62,70 @@ impl fmt::Debug for KeyId {
 
 /// The secret that long keys are fingerprinted under, so that nobody outside can look for two keys that share a count.
 #[derive(Clone)]
-pub struct Secret(SipHasher13);
+pub struct Secret {
+    /// The hash after the secret and nothing else.
+    plain: SipHasher13,
+    /// The same after the mark of what most long keys are, so that only their bytes are left to hash.
+    bytes: SipHasher13,
+    secret: SipHasher13,
+}
+
+/// What is hashed first, a whole word: what follows.
+const fn mark(kind: u8) -> [u8; 8] {
+    [kind, 0, 0, 0, 0, 0, 0, 1]
+}
+
+/// The mark of a tuple, which no kind has.
+const TUPLE: u8 = 0xff;
 
 impl Secret {
     /// Returns the secret made of `bytes`: the same in every process that is given the same.
     pub fn new(bytes: [u8; 16]) -> Self {
-        Self(SipHasher13::new_with_key(&bytes))
+        Self::from(SipHasher13::new_with_key(&bytes))
     }
 
     /// Returns a secret that no other process has.
     pub fn random() -> Self {
         // The standard library seeds each `RandomState` from the system's randomness.
         let word = || RandomState::new().build_hasher().finish();
-        Self(SipHasher13::new_with_keys(word(), word()))
+        Self::from(SipHasher13::new_with_keys(word(), word()))
     }
 
+    #[inline]
     pub(super) fn one(&self, part: &Part<'_>) -> KeyId {
         with_bytes(part, |kind, bytes| {
             let exact = if kind == kind::SECRET { None } else { KeyId::exact(kind, bytes) };
-            exact.unwrap_or_else(|| self.hashed(&[(kind, bytes)]))
+            exact.unwrap_or_else(|| {
+                let mut hasher = match kind {
+                    kind::BYTES => self.bytes,
+                    kind::SECRET => self.secret,
+                    _ => marked(self.plain, kind),
+                };
+                // SipHash tells messages of different lengths apart, so the bytes alone will do.
+                hasher.write(bytes);
+                finish(&hasher)
+            })
         })
     }
 
     pub(super) fn many(&self, parts: &[Part<'_>]) -> KeyId {
-        let mut hasher = self.0;
+        let mut hasher = marked(self.plain, TUPLE);
         for part in parts {
             with_bytes(part, |kind, bytes| frame(&mut hasher, kind, bytes));
         }
-        // One part is hashed without this, so a single part and a tuple never meet.
-        hasher.write(&(parts.len() as u64).to_le_bytes());
         finish(&hasher)
     }
+}
 
-    fn hashed(&self, parts: &[(u8, &[u8])]) -> KeyId {
-        let mut hasher = self.0;
-        for (kind, bytes) in parts {
-            frame(&mut hasher, *kind, bytes);
-        }
-        finish(&hasher)
+impl From<SipHasher13> for Secret {
+    fn from(plain: SipHasher13) -> Self {
+        Self { plain, bytes: marked(plain, kind::BYTES), secret: marked(plain, kind::SECRET) }
     }
+}
+
+fn marked(mut hasher: SipHasher13, kind: u8) -> SipHasher13 {
+    hasher.write(&mark(kind));
+    hasher
 }
 
 impl fmt::Debug for Secret {
@@ -120,14 +145,12 @@ fn frame(hasher: &mut SipHasher13, kind: u8, bytes: &[u8]) {
 }
 
 fn finish(hasher: &SipHasher13) -> KeyId {
-    let hash = hasher.finish128().as_bytes();
-    let mut id = [kind::HASH; 16];
-    for (to, from) in id.iter_mut().skip(1).zip(hash) {
-        *to = from;
-    }
-    KeyId(id)
+    let hash = hasher.finish128();
+    let bits = u128::from(hash.h1) | (u128::from(hash.h2) << 64);
+    KeyId(((bits << 8) | u128::from(kind::HASH)).to_le_bytes())
 }
 
+#[inline]
 fn with_bytes<T>(part: &Part<'_>, then: impl FnOnce(u8, &[u8]) -> T) -> T {
     match part {
         Part::Bytes(bytes) => then(kind::BYTES, bytes),
