@@ -1,0 +1,71 @@
+//! tollgate measured beside other limiters, interleaved in one run. `README.md` beside this says how to run it.
+
+mod allocator;
+mod clock;
+mod decision;
+mod end_to_end;
+mod harness;
+mod instructions;
+mod keys;
+mod layer;
+mod memory;
+mod stacks;
+mod subjects;
+mod targets;
+
+use harness::{Report, Scale};
+
+/// The families, in the order in which they run.
+const FAMILIES: &[(&str, fn(Scale, &mut Report))] = &[
+    ("decision", decision::run),
+    ("layer", layer::run),
+    ("instructions", instructions::run),
+    ("memory", memory::run),
+    ("end-to-end", end_to_end::run),
+];
+
+/// What runs only when it is asked for.
+const ON_DEMAND: &[(&str, fn(Scale, &mut Report))] = &[];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        // What this program starts itself as.
+        Some((first, rest)) if first == "op" => return instructions::op(rest),
+        Some((first, rest)) if first == "serve" => return end_to_end::serve(rest),
+        Some((first, rest)) if first == "load" => return end_to_end::load(rest),
+        _ => {}
+    }
+    let (mut quick, mut named, mut without) = (false, Vec::new(), Vec::new());
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => quick = true,
+            "--without" => without.push(arguments.next().unwrap_or_else(|| usage("--without takes a family"))),
+            family if FAMILIES.iter().chain(ON_DEMAND).any(|(name, _)| *name == family) => named.push(argument),
+            other => usage(&format!("there is no {other}")),
+        }
+    }
+    let scale = Scale { quick };
+    let mut report = Report::default();
+    let chosen: Vec<_> = if named.is_empty() {
+        FAMILIES.iter().filter(|(name, _)| !without.iter().any(|one| one == name)).collect()
+    } else {
+        FAMILIES.iter().chain(ON_DEMAND).filter(|(name, _)| named.iter().any(|one| one == name)).collect()
+    };
+    for (_, run) in chosen {
+        run(scale, &mut report);
+    }
+    if !report.finish() {
+        std::process::exit(1);
+    }
+}
+
+fn usage(why: &str) -> ! {
+    let names = |families: &[(&'static str, fn(Scale, &mut Report))]| {
+        families.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+    };
+    eprintln!("{why}\n\nusage: peers [--quick] [--without FAMILY] [FAMILY ...]\n");
+    eprintln!("families: {}\nonly when named: {}", names(FAMILIES), names(ON_DEMAND));
+    std::process::exit(2);
+}

@@ -1,0 +1,79 @@
+//! What the ratios are to be, and why.
+
+use std::fmt;
+
+/// A bound for a ratio.
+pub struct Target {
+    bound: Bound,
+    value: f64,
+}
+
+enum Bound {
+    AtMost,
+    AtLeast,
+}
+
+impl Target {
+    pub fn holds(&self, value: f64) -> bool {
+        match self.bound {
+            Bound::AtMost => value <= self.value,
+            Bound::AtLeast => value >= self.value,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.bound {
+            Bound::AtMost => "<=",
+            Bound::AtLeast => ">=",
+        };
+        write!(f, "{sign} {}", self.value)
+    }
+}
+
+/// Name, whether at most or at least, value, reason.
+const TARGETS: &[(&str, Bound, f64, &str)] = &[
+    // The decision, with the same clock on both sides.
+    ("decide_hot_text", Bound::AtMost, 0.85, "a fingerprint costs less than a string's hash and comparison"),
+    ("decide_hot_address", Bound::AtMost, 0.6, "16 bytes are hashed by one multiplication"),
+    ("decide_1m_fenced_text", Bound::AtMost, 0.5, "one cache miss instead of four"),
+    ("decide_1m_fenced_address", Bound::AtMost, 0.75, "one cache miss instead of two"),
+    ("decide_first_seen_text", Bound::AtMost, 0.45, "no string is allocated"),
+    ("decide_2_threads_1m_text", Bound::AtMost, 0.6, "one lock, held for one line of memory"),
+    ("decide_2_threads_hot_text", Bound::AtMost, 1.0, "two threads on one count wait for each other's line anyway"),
+    ("check_hot_text", Bound::AtMost, 1.3, "the closure, the store's pointer and a decision with every rule's numbers"),
+    ("check_hot_address", Bound::AtMost, 1.0, "as for a text, with the cheaper key"),
+    ("check_1m_fenced_text", Bound::AtMost, 0.6, "the miss outweighs the rest"),
+    // The layer.
+    ("ir_off", Bound::AtMost, 0.7, "instructions over no layer, beside tower_governor without fields"),
+    ("ir_ietf", Bound::AtMost, 0.6, "two fields beside tower_governor's two"),
+    ("ir_x", Bound::AtMost, 0.85, "three fields beside tower_governor's two"),
+    ("ir_refused", Bound::AtMost, 0.65, "prepared parts instead of a formatted text"),
+    ("refused_time", Bound::AtMost, 0.05, "no clock is built for a refusal; in a virtual machine that is 15 us"),
+    // End to end, requests per second.
+    ("rps_refused_over_tower_governor", Bound::AtLeast, 3.0, "as in process, less what a connection costs"),
+    ("rps_refused_over_own_429", Bound::AtLeast, 0.95, "a refusal costs no more than what it stands for"),
+    ("rps_ietf_over_tower_governor_headers", Bound::AtLeast, 0.95, "a request costs far more than any limiter"),
+    ("rps_off_over_tower_governor", Bound::AtLeast, 0.95, "as above"),
+    // Memory and many rules.
+    ("churn_memory_over_live_entries", Bound::AtMost, 2.5, "what is dead makes room for what is new"),
+    ("churn_p9999_over_never_evicting", Bound::AtMost, 2.0, "no pause grows with the number of keys"),
+    ("three_rules_over_one_64_keys", Bound::AtMost, 2.0, "one clock, one call, one decision"),
+    ("three_rules_over_one_1m_keys", Bound::AtMost, 2.0, "two misses at once, where they overlap"),
+    ("three_rules_over_three_governors_64_keys", Bound::AtMost, 0.8, "one clock instead of three"),
+    ("three_rules_over_three_governors_1m_keys", Bound::AtMost, 0.8, "fewer misses each"),
+];
+
+/// Returns the target of a ratio, where there is one.
+pub fn of(name: &str) -> Option<Target> {
+    if name.starts_with("growth_") {
+        return Some(Target { bound: Bound::AtMost, value: 1.5 });
+    }
+    let (_, bound, value, _) = TARGETS.iter().find(|(target, ..)| *target == name)?;
+    let bound = match bound {
+        Bound::AtMost => Bound::AtMost,
+        Bound::AtLeast => Bound::AtLeast,
+    };
+    Some(Target { bound, value: *value })
+}
