@@ -146,7 +146,7 @@ fn extremes(field: &Field, scale: Scale) -> Vec<Case> {
     let stream = Stream::shuffled(keys, 6);
     let first_seen = makes.iter().map(|make| {
         // A fresh store each time: what it costs to grow is part of it.
-        Contestant::new(make(Quota::ONE).name(), |count| {
+        Contestant::new(|count| {
             let subject = make(Quota::PLENTY);
             let checks = subject.on(&stream);
             timed(&*checks, 0, count, false, count)
@@ -156,11 +156,9 @@ fn extremes(field: &Field, scale: Scale) -> Vec<Case> {
     let (subjects, stream) = (makes.iter().map(|make| make(Quota::ONE)).collect::<Vec<_>>(), Stream::of(vec![7]));
     fill(&subjects, &stream);
     let count = scale.pick(100_000, 500_000);
-    let refused: Vec<_> = subjects.iter().map(|subject| (subject.name(), subject.on(&stream))).collect();
-    let mut contestants: Vec<_> = refused
-        .iter()
-        .map(|(name, checks)| Contestant::new(*name, |count| timed(&**checks, 0, count, false, 0)))
-        .collect();
+    let refused: Vec<_> = subjects.iter().map(|subject| subject.on(&stream)).collect();
+    let mut contestants: Vec<_> =
+        refused.iter().map(|checks| Contestant::new(|count| timed(&**checks, 0, count, false, 0))).collect();
     vec![("first_seen", first_seen), ("refused", interleave(&mut contestants, scale.rounds(), count))]
 }
 
@@ -180,10 +178,10 @@ enum Way {
 }
 
 fn measure(subjects: &[Box<dyn Subject>], stream: &Stream, scale: Scale, count: usize, way: Way) -> Vec<f64> {
-    let ready: Vec<_> = subjects.iter().map(|subject| (subject.name(), subject.on(stream))).collect();
-    let contestants = ready.iter().map(|(name, checks)| {
+    let ready: Vec<_> = subjects.iter().map(|subject| subject.on(stream)).collect();
+    let contestants = ready.iter().map(|checks| {
         let mut from = 0;
-        Contestant::new(*name, move |count| {
+        Contestant::new(move |count| {
             let start = from;
             from += count;
             match way {

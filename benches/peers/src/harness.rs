@@ -22,20 +22,19 @@ impl Scale {
     }
 }
 
-/// One contender in one case: does the work so many times, and says how long that took.
+/// One of those that are compared: does the work so many times, and says how long that took.
 pub struct Contestant<'a> {
-    pub name: String,
-    pub run: Box<dyn FnMut(usize) -> Duration + 'a>,
+    run: Box<dyn FnMut(usize) -> Duration + 'a>,
 }
 
 impl<'a> Contestant<'a> {
-    pub fn new(name: impl Into<String>, run: impl FnMut(usize) -> Duration + 'a) -> Self {
-        Self { name: name.into(), run: Box::new(run) }
+    pub fn new(run: impl FnMut(usize) -> Duration + 'a) -> Self {
+        Self { run: Box::new(run) }
     }
 
     /// Times `work`, which is given how often to work.
-    pub fn timed(name: impl Into<String>, mut work: impl FnMut(usize) + 'a) -> Self {
-        Self::new(name, move |count| {
+    pub fn timed(mut work: impl FnMut(usize) + 'a) -> Self {
+        Self::new(move |count| {
             let start = Instant::now();
             work(count);
             start.elapsed()
@@ -78,7 +77,7 @@ pub fn percentile(values: &mut [u64], share: f64) -> u64 {
 /// What was measured: printed as it comes, and the ratios once more at the end.
 #[derive(Default)]
 pub struct Report {
-    lines: Vec<String>,
+    values: Vec<(String, f64)>,
     ratios: Vec<(String, f64)>,
     failures: Vec<String>,
 }
@@ -99,7 +98,7 @@ impl Report {
 
     /// Notes a number that is no ratio, such as `ir NAME VALUE`.
     pub fn value(&mut self, kind: &str, name: &str, value: f64) {
-        self.lines.push(format!("{kind} {name} {}", number(value)));
+        self.values.push((format!("{kind} {name}"), value));
     }
 
     /// Notes ours over theirs.
@@ -118,11 +117,11 @@ impl Report {
     /// everything could be measured.
     pub fn finish(self) -> bool {
         println!("\n## Numbers\n");
-        for line in &self.lines {
-            println!("{line}");
+        for (name, value) in &self.values {
+            println!("{name} {}", number(*value));
         }
         println!("\n## Targets\n");
-        for (name, value) in &self.ratios {
+        for (name, value) in self.values.iter().chain(&self.ratios) {
             if let Some(target) = targets::of(name) {
                 let verdict = if target.holds(*value) { "met" } else { "MISSED" };
                 println!("target {name} {target}: {value:.3} {verdict}");

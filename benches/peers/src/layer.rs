@@ -16,7 +16,7 @@ fn time(scale: Scale, report: &mut Report) {
     let times = places.map(|place| {
         let contestants = stacks::ALL.iter().map(|stack| {
             let (mut send, status) = (stack.send(place), stack.status);
-            Contestant::timed(stack.name, move |count| {
+            Contestant::timed(move |count| {
                 for _ in 0..count {
                     assert_eq!(send(), status);
                 }

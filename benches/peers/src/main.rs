@@ -1,31 +1,41 @@
 //! tollgate measured beside other limiters, interleaved in one run. `README.md` beside this says how to run it.
 
 mod allocator;
+mod churn;
 mod clock;
 mod decision;
 mod end_to_end;
+mod flood;
+mod growth;
 mod harness;
 mod instructions;
 mod keys;
 mod layer;
 mod memory;
+mod rules;
 mod stacks;
 mod subjects;
 mod targets;
 
 use harness::{Report, Scale};
 
+/// A family of cases: its name, and what measures it.
+type Family = (&'static str, fn(Scale, &mut Report));
+
 /// The families, in the order in which they run.
-const FAMILIES: &[(&str, fn(Scale, &mut Report))] = &[
+const FAMILIES: &[Family] = &[
     ("decision", decision::run),
     ("layer", layer::run),
     ("instructions", instructions::run),
     ("memory", memory::run),
+    ("churn", churn::run),
+    ("rules", rules::run),
+    ("growth", growth::run),
     ("end-to-end", end_to_end::run),
 ];
 
 /// What runs only when it is asked for.
-const ON_DEMAND: &[(&str, fn(Scale, &mut Report))] = &[];
+const ON_DEMAND: &[Family] = &[("flood", flood::run)];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -62,9 +72,7 @@ fn main() {
 }
 
 fn usage(why: &str) -> ! {
-    let names = |families: &[(&'static str, fn(Scale, &mut Report))]| {
-        families.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
-    };
+    let names = |families: &[Family]| families.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" ");
     eprintln!("{why}\n\nusage: peers [--quick] [--without FAMILY] [FAMILY ...]\n");
     eprintln!("families: {}\nonly when named: {}", names(FAMILIES), names(ON_DEMAND));
     std::process::exit(2);

@@ -11,7 +11,9 @@ type Make = fn(Quota) -> Box<dyn Subject>;
 
 const SIZES: [u32; 5] = [10_000, 30_000, 100_000, 300_000, 1_000_000];
 
-const CASES: [(&str, Make, fn(Vec<u32>) -> Stream); 8] = [
+type Case = (&'static str, Make, fn(Vec<u32>) -> Stream);
+
+const CASES: [Case; 8] = [
     ("tollgate, 14-byte text", subjects::ours_whole_text, Stream::of),
     ("tollgate, 64-byte text", subjects::ours_whole_text, Stream::of_long_texts),
     ("tollgate, address", subjects::ours_whole_address, Stream::of),
@@ -32,7 +34,7 @@ pub fn run(_: Scale, report: &mut Report) {
     }
     for (at, size) in SIZES.into_iter().enumerate() {
         for (case, ours, theirs) in [("text_14", 0, 3), ("text_64", 1, 4), ("address", 2, 5)] {
-            report.value("bytes_per_key", &format!("{case}_{size}"), bytes[ours][at]);
+            report.value("bytes_per_key", &format!("tollgate_{case}_{size}"), bytes[ours][at]);
             report.ratio(format!("bytes_{case}_{size}"), bytes[ours][at], bytes[theirs][at]);
         }
     }

@@ -279,7 +279,7 @@ pub fn at_once<F: Future>(future: F) -> F::Output {
 }
 
 /// What nobody can do without: a hash, a clock, one line of memory read and written. No key is compared, so it may be wrong.
-struct Floor {
+pub struct Floor {
     lines: Box<[Line]>,
     clock: QuantaClock,
 }
@@ -289,13 +289,21 @@ struct Floor {
 struct Line(AtomicU64);
 
 impl Floor {
-    fn new(keys: usize) -> Self {
+    pub fn new(keys: usize) -> Self {
         Self { lines: (0..keys.max(1)).map(|_| Line::default()).collect(), clock: QuantaClock::new() }
+    }
+
+    /// Hashes 16 bytes by one folded multiplication.
+    #[inline(always)]
+    pub fn touch_bits(&self, bits: u128) -> bool {
+        let (low, high) = (bits as u64 ^ 0x243f_6a88_85a3_08d3, (bits >> 64) as u64 ^ 0x9e37_79b9_7f4a_7c15);
+        let product = u128::from(low) * u128::from(high);
+        self.touch(product as u64 ^ (product >> 64) as u64)
     }
 
     #[inline(always)]
     fn touch(&self, hash: u64) -> bool {
-        let at = (u128::from(hash) * self.lines.len() as u128 >> 64) as usize;
+        let at = ((u128::from(hash) * self.lines.len() as u128) >> 64) as usize;
         let (time, now) = (&self.lines[at].0, self.clock.now().get());
         let seen = time.load(Ordering::Relaxed);
         // Whoever loses the race has touched the line all the same.
@@ -310,16 +318,13 @@ pub fn floor_text(keys: usize) -> Box<dyn Subject> {
     named("floor, text", texts, move |text: &String| floor.touch(hash.hash_one(text.as_bytes())))
 }
 
-/// The floor under addresses: one folded multiplication.
+/// The floor under addresses.
 pub fn floor_address(keys: usize) -> Box<dyn Subject> {
     let floor = Floor::new(keys);
     named("floor, address", addresses, move |address: &IpAddr| {
-        let bits = match address {
+        floor.touch_bits(match address {
             IpAddr::V4(v4) => u128::from(v4.to_bits()),
             IpAddr::V6(v6) => v6.to_bits(),
-        };
-        let product =
-            u128::from(bits as u64 ^ 0x243f_6a88_85a3_08d3) * u128::from((bits >> 64) as u64 ^ 0x9e37_79b9_7f4a_7c15);
-        floor.touch(product as u64 ^ (product >> 64) as u64)
+        })
     })
 }
