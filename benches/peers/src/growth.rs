@@ -44,7 +44,7 @@ fn at_size(keys: u32, scale: Scale) -> [f64; 2] {
             each(&ids, &mut floor_at, count, |id| assert!(floor.touch_bits(u128::from_le_bytes(*id.as_bytes()))));
         }),
     ];
-    let times = interleave(&mut contestants, scale.pick(5, 11), scale.pick(50_000, 300_000));
+    let times = interleave(&mut contestants, scale.pick(5, 11), scale.pick(30_000, 300_000));
     times.try_into().expect("two contestants")
 }
 

@@ -37,6 +37,11 @@ fn time(scale: Scale, report: &mut Report) {
             of("refused_tollgate_ietf"),
             of("refused_tower_governor_headers"),
         );
+        report.ratio(
+            format!("refused_time{suffix}_less_request"),
+            of("refused_tollgate_x") - of("unsent"),
+            of("refused_tower_governor") - of("unsent"),
+        );
         report.ratio(format!("refused_time{suffix}_over_pass"), of("refused_tollgate_x"), of("tollgate_x"));
         for peer in ["rate_net", "axum_governor", "tower_rate_tier"] {
             let theirs = of(&format!("refused_{peer}"));

@@ -63,8 +63,10 @@ fn main() {
     } else {
         FAMILIES.iter().chain(ON_DEMAND).filter(|(name, _)| named.iter().any(|one| one == name)).collect()
     };
-    for (_, run) in chosen {
+    for (name, run) in chosen {
+        let start = std::time::Instant::now();
         run(scale, &mut report);
+        println!("\n{name}: {:.1} s", start.elapsed().as_secs_f64());
     }
     if !report.finish() {
         std::process::exit(1);

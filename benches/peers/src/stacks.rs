@@ -207,7 +207,17 @@ fn own_429(place: Place) -> Built {
     }
 }
 
+/// A request that is made and sent nowhere: what of every number here is the measurement's own.
+fn unsent(_: Place) -> Built {
+    let mut turn = 0;
+    Built::Sends(Box::new(move || {
+        drop(std::hint::black_box(request(&mut turn)));
+        200
+    }))
+}
+
 pub const ALL: &[Stack] = &[
+    Stack { name: "unsent", status: 200, make: unsent },
     Stack { name: "none", status: 200, make: none },
     stack!("identity", 200, Identity::new()),
     stack!("tollgate_off", 200, ours(Quota::PLENTY, Headers::None)),
