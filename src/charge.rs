@@ -32,6 +32,54 @@ pub struct RuleSpec {
     pub on_store_failure: Option<FailurePolicy>,
 }
 
+impl RuleSpec {
+    /// Returns a rule that has keys, and does not say what happens while the store does not answer.
+    ///
+    /// [`Limiter::builder`](crate::Limiter::builder) makes these from its rules; a test of a store, or a program that uses
+    /// one without a limiter, makes its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{
+    ///     Key, Limit,
+    ///     bucket::Algorithm,
+    ///     charge::{Charge, RuleSpec, Verdicts},
+    ///     store::{MemoryStore, Reply, Store},
+    ///     time::Nanos,
+    /// };
+    ///
+    /// let (store, limit) = (MemoryStore::new(), Limit::per_minute(1));
+    /// let slot = store.bind(&RuleSpec::new("user", Algorithm::TokenBucket, limit), None)?;
+    /// let charge = Charge::new(&slot, Key::from("ana").id(store.secret()), limit, 1);
+    /// let passes = || {
+    ///     let mut verdicts = Verdicts::new();
+    ///     assert!(matches!(store.decide(Nanos::ZERO, &[charge], &mut verdicts), Reply::Ready(Ok(()))));
+    ///     verdicts.iter().all(|judged| judged.verdict.outcome.passes())
+    /// };
+    /// assert!(passes());
+    /// assert!(!passes());
+    /// # Ok::<(), tollgate::Unsupported>(())
+    /// ```
+    pub fn new(name: impl Into<Cow<'static, str>>, algorithm: Algorithm, limit: Limit) -> Self {
+        Self { name: name.into(), algorithm, limit, keyed: true, on_store_failure: None }
+    }
+
+    /// Sets that the rule has one count for all: its charges have [`KeyId::NONE`].
+    #[must_use]
+    pub fn global(mut self) -> Self {
+        self.keyed = false;
+        self
+    }
+
+    /// Sets what happens to the rule's requests while the store does not answer.
+    #[must_use]
+    pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
+        self.on_store_failure = Some(policy);
+        self
+    }
+}
+
 /// A store's own handle for a rule: where its buckets are. Cheap to clone.
 #[derive(Clone)]
 pub struct Slot(Arc<dyn Any + Send + Sync>);

@@ -184,13 +184,9 @@ impl<Req> Rule<Req> {
     }
 
     pub(crate) fn spec(&self) -> RuleSpec {
-        RuleSpec {
-            name: self.name.clone(),
-            algorithm: self.algorithm.clone(),
-            limit: self.limit,
-            keyed: self.key.is_some(),
-            on_store_failure: self.on_store_failure,
-        }
+        let spec = RuleSpec::new(self.name.clone(), self.algorithm.clone(), self.limit);
+        let spec = RuleSpec { on_store_failure: self.on_store_failure, ..spec };
+        if self.is_keyed() { spec } else { spec.global() }
     }
 
     pub(crate) fn is_keyed(&self) -> bool {
