@@ -1,45 +1,14 @@
-//! Clocks: the one that governor reads too, and one that the measurement moves.
+//! A clock that the measurement moves. Everything else reads the processor's own counter, as governor does by default.
 
 use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use tollgate::time::{BoxFuture, Clock, Nanos};
-
-/// The processor's own counter, which governor reads by default, so that both sides read the same clock.
-///
-/// To be replaced by the library's own clock of this kind as soon as there is one.
-#[derive(Clone)]
-pub struct QuantaClock {
-    clock: quanta::Clock,
-    /// What the counter said when the wall clock was read, and what the wall clock said.
-    base: quanta::Instant,
-    epoch: u64,
-}
-
-impl QuantaClock {
-    pub fn new() -> Self {
-        let clock = quanta::Clock::new();
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("the wall clock is past 1970");
-        Self { base: clock.now(), clock, epoch: Nanos::from(wall).get() }
-    }
-}
-
-impl Clock for QuantaClock {
-    #[inline]
-    fn now(&self) -> Nanos {
-        let moved = self.clock.now().duration_since(self.base).as_nanos();
-        Nanos::new(self.epoch + moved as u64)
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(duration))
-    }
-}
 
 /// A clock that stands still until the measurement moves it; clones share the time.
 #[derive(Clone, Default)]

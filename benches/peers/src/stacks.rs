@@ -10,14 +10,11 @@ use std::{
 
 use axum::{Router, body::Body, routing::get};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
-use tollgate::{Limit, Limiter, RateLimitLayer, Rule, key, response::Headers};
+use tollgate::{Limit, Limiter, RateLimitLayer, Rule, key, response::Headers, time::QuantaClock};
 use tower::{Layer, Service, ServiceExt, layer::util::Identity};
 use tower_governor::{GovernorError, GovernorLayer, governor::GovernorConfigBuilder, key_extractor::KeyExtractor};
 
-use crate::{
-    clock::QuantaClock,
-    subjects::{NEVER, Quota, at_once},
-};
+use crate::subjects::{NEVER, Quota, at_once};
 
 /// What answers where no layer refuses.
 #[derive(Clone, Copy, PartialEq)]

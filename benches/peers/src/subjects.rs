@@ -18,10 +18,10 @@ use tollgate::{
     charge::{Charge, RuleSpec, Slot, Verdicts},
     key::{KeyId, Secret},
     store::{MemoryStore, Reply, Store},
-    time::Clock,
+    time::{Clock, QuantaClock},
 };
 
-use crate::{clock::QuantaClock, harness::fence, keys::Stream};
+use crate::{harness::fence, keys::Stream};
 
 /// How much each client may do, alike for all.
 #[derive(Clone, Copy)]

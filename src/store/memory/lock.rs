@@ -1,9 +1,11 @@
 //! The lock of the dense table's shards: the standard library's, or loom's where the protocol is modelled.
 
+use std::sync::PoisonError;
+
 #[cfg(tollgate_loom)]
 use loom::sync::{Mutex as Inner, MutexGuard};
 #[cfg(not(tollgate_loom))]
-use std::sync::{Mutex as Inner, MutexGuard, PoisonError};
+use std::sync::{Mutex as Inner, MutexGuard};
 
 pub(super) struct Mutex<T>(Inner<T>);
 
@@ -16,10 +18,6 @@ impl<T> Mutex<T> {
     /// left whole entries behind.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, T> {
-        #[cfg(not(tollgate_loom))]
-        return self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        #[cfg(tollgate_loom)]
-        #[allow(clippy::unwrap_used, reason = "a model that panicked has failed")]
-        return self.0.lock().unwrap();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,6 +21,7 @@ use crate::{
 };
 
 mod base;
+mod buckets;
 mod dense;
 mod evict;
 mod lock;

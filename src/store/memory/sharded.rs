@@ -4,26 +4,24 @@
 //! walks past, and nothing ever has to be swept. What a [`Slot`] cannot say (another limit than the rule's own, numbers
 //! beyond 32 bits, a schedule with a hole in it) is kept beside the dense table, under the same lock.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
 };
 
 use super::{
     Bound,
     base::{Base, When, was_set_back},
-    dense::{Dense, Slot, Vacancy},
+    buckets::Buckets,
+    dense::{Slot, Vacancy},
     lock::Mutex,
     table::{AnyTable, Entry, Settled, Visit, visit_alone},
 };
 use crate::{
-    bucket::{AtOnce, Bucket, Packed},
+    bucket::{AtOnce, Packed},
     charge::{Charge, Judged, RuleSpec, Take, Taken, Verdicts},
     decision::{Outcome, Verdict},
-    key::{KeyHash, KeyId},
+    key::KeyId,
     limit::Limit,
     time::Nanos,
 };
@@ -36,9 +34,9 @@ const LOOKS_FOR_ROOM: usize = 8;
 
 /// The buckets of one rule.
 pub(super) struct ShardedTable<B: Packed> {
-    base: Base<B>,
+    pub(super) base: Base<B>,
     /// The limit of buckets in the dense tables.
-    limit: Limit,
+    pub(super) limit: Limit,
     shards: OnceLock<Box<[Shard<B>]>>,
     shard_count: usize,
 }
@@ -49,172 +47,6 @@ struct Shard<B: Packed> {
     /// No bucket that is here is fresh before this time. Relaxed: a hint for those that look for room.
     nothing_fresh_before: AtomicU64,
     buckets: Mutex<Buckets<B>>,
-}
-
-/// Buckets that no slot can say.
-type Wide<B> = HashMap<KeyId, Entry<<B as Bucket>::State>, KeyHash>;
-
-/// What a shard's lock guards.
-struct Buckets<B: Packed> {
-    dense: Dense<B::Words>,
-    /// Made when the first such bucket comes.
-    wide: Option<Box<Wide<B>>>,
-    /// The latest time that anything was charged or given back here, which stands for each bucket's own.
-    seen: Nanos,
-    /// The latest time at which fresh buckets were dropped without a charge.
-    swept: Nanos,
-}
-
-/// Where a bucket is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Dense(usize),
-    Wide,
-}
-
-impl<B: Packed> Buckets<B> {
-    /// The latest time at which a bucket may have gone.
-    fn dropped(&self) -> Nanos {
-        self.seen.max(self.swept)
-    }
-
-    /// A copy of a key's bucket, and where it is.
-    #[inline]
-    fn find(&self, table: &ShardedTable<B>, key: KeyId, hash: u64) -> Option<(Place, Entry<B::State>)> {
-        if let Some(at) = self.dense.find(key, hash) {
-            return Some((Place::Dense(at), table.unpack(self.dense.get(at)?, self.seen)));
-        }
-        let entry = self.wide.as_ref()?.get(&key)?;
-        Some((Place::Wide, entry.clone()))
-    }
-
-    /// Writes a bucket back to where it was found, or to where it fits now.
-    #[inline]
-    fn write(&mut self, table: &ShardedTable<B>, key: KeyId, hash: u64, place: Place, entry: Entry<B::State>) {
-        self.seen = self.seen.max(table.base.bucket.seen(&entry.state));
-        match (place, table.pack(&entry)) {
-            (Place::Dense(at), Some(words)) => self.dense.set(at, entry.era, words),
-            (Place::Dense(at), None) => {
-                self.dense.remove(at, |key| table.base.hash(key));
-                self.widen(table, key, entry);
-            }
-            (Place::Wide, words) => self.write_wide(table, key, hash, words, entry),
-        }
-    }
-
-    #[cold]
-    fn write_wide(
-        &mut self,
-        table: &ShardedTable<B>,
-        key: KeyId,
-        hash: u64,
-        words: Option<B::Words>,
-        entry: Entry<B::State>,
-    ) {
-        let vacancy = words.map(|words| (words, self.dense.vacancy(hash, |_| false)));
-        if let Some((words, vacancy @ Vacancy::Empty(_))) = vacancy {
-            self.dense.insert(vacancy, Slot::new(key, entry.era, words));
-            if let Some(wide) = &mut self.wide {
-                wide.remove(&key);
-            }
-        } else {
-            self.widen(table, key, entry);
-        }
-    }
-
-    #[cold]
-    fn widen(&mut self, table: &ShardedTable<B>, key: KeyId, entry: Entry<B::State>) {
-        let wide = self.wide.get_or_insert_with(|| Box::new(HashMap::with_hasher(table.base.hash.clone())));
-        wide.insert(key, entry);
-    }
-
-    /// Puts a new bucket where it fits. One that is as good as absent has gone for it where `vacancy` says so.
-    fn insert(&mut self, table: &ShardedTable<B>, key: KeyId, mut vacancy: Vacancy, hash: u64, entry: Entry<B::State>) {
-        let now = table.base.bucket.seen(&entry.state);
-        self.seen = self.seen.max(now);
-        match (table.pack(&entry), vacancy) {
-            (Some(words), _) => {
-                if vacancy == Vacancy::None {
-                    self.rebuild(table, now);
-                    vacancy = self.dense.vacancy(hash, |_| false);
-                }
-                self.dense.insert(vacancy, Slot::new(key, entry.era, words));
-            }
-            (None, Vacancy::Reused(at)) => {
-                self.dense.remove(at, |key| table.base.hash(key));
-                self.widen(table, key, entry);
-            }
-            (None, _) => self.widen(table, key, entry),
-        }
-    }
-
-    /// Drops fresh buckets of the dense table and makes room in it. Returns how many went, and when the next goes.
-    fn rebuild(&mut self, table: &ShardedTable<B>, now: Nanos) -> (usize, Nanos) {
-        let (seen, mut next) = (self.seen, Nanos::MAX);
-        let keep = |slot: &Slot<B::Words>| {
-            let fresh_at = table.fresh_at(slot, seen);
-            next = if fresh_at > now { next.min(fresh_at) } else { next };
-            fresh_at > now
-        };
-        let dropped = self.dense.rebuild(keep, |key| table.base.hash(key));
-        table.base.count.release(dropped);
-        (dropped, next)
-    }
-
-    /// Drops all fresh buckets. Returns how many went, and when the next goes.
-    fn sweep(&mut self, table: &ShardedTable<B>, now: Nanos) -> (usize, Nanos) {
-        if was_set_back(self.dropped(), now) {
-            self.set_back(table, now);
-        }
-        self.swept = self.swept.max(now);
-        let (mut dropped, mut next) = self.rebuild(table, now);
-        if self.dense.len() == 0 {
-            self.dense.clear();
-        }
-        if let Some(wide) = &mut self.wide {
-            let before = wide.len();
-            wide.retain(|_, entry| {
-                let fresh_at = table.base.bucket.fresh_at(&entry.state, &entry.limit);
-                next = if fresh_at > now { next.min(fresh_at) } else { next };
-                fresh_at > now
-            });
-            table.base.count.release(before - wide.len());
-            dropped += before - wide.len();
-            if wide.is_empty() {
-                self.wide = None;
-            }
-        }
-        (dropped, next)
-    }
-
-    /// The clock was set back: every bucket keeps what was used, and goes on from `now`. Those that have times of their own
-    /// see to that themselves.
-    #[cold]
-    fn set_back(&mut self, table: &ShardedTable<B>, now: Nanos) {
-        let (seen, bucket) = (self.seen, &table.base.bucket);
-        self.swept = self.swept.min(now);
-        let era = table.base.next_era();
-        if !was_set_back(seen, now) {
-            return;
-        }
-        self.seen = now;
-        let mut too_wide = Vec::new();
-        for slot in self.dense.slots_mut() {
-            let state = bucket.unpack(slot.words, seen);
-            let state = bucket.with_used(&table.limit, bucket.used(&state, &table.limit, seen), now);
-            slot.era = era;
-            match bucket.pack(&state) {
-                Some(words) => slot.words = words,
-                None => too_wide.push((slot.key(), Entry { limit: table.limit, era, state })),
-            }
-        }
-        for (key, entry) in too_wide {
-            if let Some(at) = self.dense.find(key, table.base.hash(key)) {
-                self.dense.remove(at, |key| table.base.hash(key));
-            }
-            self.widen(table, key, entry);
-        }
-    }
 }
 
 impl<B: Packed> ShardedTable<B> {
@@ -240,17 +72,17 @@ impl<B: Packed> ShardedTable<B> {
     }
 
     #[inline]
-    fn unpack(&self, slot: &Slot<B::Words>, seen: Nanos) -> Entry<B::State> {
+    pub(super) fn unpack(&self, slot: &Slot<B::Words>, seen: Nanos) -> Entry<B::State> {
         Entry { limit: self.limit, era: slot.era, state: self.base.bucket.unpack(slot.words, seen) }
     }
 
     #[inline]
-    fn pack(&self, entry: &Entry<B::State>) -> Option<B::Words> {
+    pub(super) fn pack(&self, entry: &Entry<B::State>) -> Option<B::Words> {
         if entry.limit == self.limit { self.base.bucket.pack(&entry.state) } else { None }
     }
 
     #[inline]
-    fn fresh_at(&self, slot: &Slot<B::Words>, seen: Nanos) -> Nanos {
+    pub(super) fn fresh_at(&self, slot: &Slot<B::Words>, seen: Nanos) -> Nanos {
         self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), &self.limit)
     }
 
@@ -335,8 +167,7 @@ impl<B: Packed> ShardedTable<B> {
 
 impl<B: Packed> Shard<B> {
     fn new() -> Self {
-        let buckets = Buckets { dense: Dense::new(), wide: None, seen: Nanos::ZERO, swept: Nanos::ZERO };
-        Self { nothing_fresh_before: AtomicU64::new(0), buckets: Mutex::new(buckets) }
+        Self { nothing_fresh_before: AtomicU64::new(0), buckets: Mutex::new(Buckets::new()) }
     }
 
     /// Notes that a bucket will be fresh at `fresh_at`, maybe earlier than all others here. Under the lock.
