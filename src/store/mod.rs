@@ -2,9 +2,13 @@
 
 mod memory;
 mod receipt;
+#[cfg(feature = "redis")]
+mod redis;
 
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 pub use receipt::Receipt;
+#[cfg(feature = "redis")]
+pub use redis::{RedisStore, RedisStoreBuilder};
 
 use crate::{
     charge::{Charge, RuleSpec, Slot, Taken, Verdicts},

@@ -19,6 +19,8 @@ mod oracle;
 mod promise;
 mod quickstart;
 mod random;
+#[cfg(feature = "redis")]
+mod redis;
 mod seeds;
 mod service;
 mod sockets;
