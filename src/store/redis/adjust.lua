@@ -19,6 +19,7 @@ end
 local key = KEYS[1]
 
 if alg == LOG then
+  with_logs()
   if more > 0 then
     local log = bring_log(key, now, fresh_life, nil, nil)
     if log.new then log.a, log.b = a, b end
@@ -64,6 +65,7 @@ if alg == LOG then
   return pack('<ddd', 0, 0, 0)
 end
 
+with_the_rest()
 local state = call('GET', key)
 if more > 0 then
   local life, judged, x, y = fresh_life, now, 0, 0

@@ -23,15 +23,18 @@ local server = time[1] * 1000000 + time[2]
 if server > late then return pack('<ddd', -1, server, 0) end
 if now < 0 then now = server end
 
-local rules, all = {}, true
-for i = 1, #KEYS do
+-- Numbers of the rules, one after the other, and the logs among them.
+local rules, logs, all, to = {}, {}, true, 0
+local n = #KEYS
+for i = 1, n do
   local alg, take, votes, room, cost, a, b, c
   alg, take, votes, room, cost, a, b, c, at = unpack('<dddddddd', args, at)
-  local life, judged, x, y, changed, log, pass = fresh_life, now, 0, 0, false, nil, false
+  local life, judged, x, y, changed, pass = fresh_life, now, 0, 0, false, false
   if alg == LOG then
-    log = bring_log(KEYS[i], now, fresh_life, a, b)
+    if not bring_log then with_logs() end
+    local log, place = bring_log(KEYS[i], now, fresh_life, a, b)
+    logs[i] = log
     life, judged, changed = log.life, log.judged, log.changed
-    local place
     x, place, log.oldest, log.newest = look_at(log)
     y, pass = -1, x <= room
     if not pass and room >= 0 then
@@ -41,7 +44,18 @@ for i = 1, #KEYS do
     end
   else
     local state = call('GET', KEYS[i])
-    if state then life, judged, x, y, changed = bring(alg, state, now, fresh_life, a, b, c) end
+    if state then
+      local seen, a0, b0, c0
+      life, seen, x, y, a0, b0, c0 = unpack(STATE, state)
+      local drained = (now - seen) * b0
+      if alg == BUCKET and drained >= 0 and drained <= x and a == a0 and b == b0 and c == c0 then
+        -- What nearly every request finds: as `bring`, in short.
+        x, y = x - drained, y - drained
+      else
+        if not bring then with_the_rest() end
+        life, judged, x, y, changed = bring(alg, state, now, fresh_life, a, b, c)
+      end
+    end
     if alg == COUNTER then
       pass = y * (a - judged % a) <= (room - x) * a
     else
@@ -49,14 +63,37 @@ for i = 1, #KEYS do
     end
   end
   if not pass and votes == 1 then all = false end
-  rules[i] = { alg, take, cost, a, b, c, life, judged, x, y, changed, pass, log }
+  if n == 1 and alg ~= LOG then
+    -- One rule needs no list.
+    local taken = cost > 0 and (take == 2 or (take == 1 and all and pass))
+    local told_x = x
+    if taken or (changed and take > 0) then
+      local ttl
+      if alg == BUCKET and taken and x + cost <= MOST and y + cost <= MOST then
+        x, y = x + cost, y + cost
+        ttl = max(ceil((judged + ceil(y / b) - now) / 1000), 1) + longer
+      else
+        if not bring then with_the_rest() end
+        if taken then life, x, y = charged(alg, life, x, y, c, cost, fresh_life) end
+        ttl = milliseconds(fresh_at(alg, judged, x, y, a, b), now, longer)
+      end
+      call('SET', KEYS[1], pack(STATE, life, judged, x, y, a, b, c), 'PX', ttl)
+    end
+    return pack('<dddddddd', 1, server, now, (pass and 1 or 0) + (taken and 2 or 0), judged, life, told_x, y)
+  end
+  rules[to + 1], rules[to + 2], rules[to + 3], rules[to + 4], rules[to + 5] = alg, take, cost, a, b
+  rules[to + 6], rules[to + 7], rules[to + 8], rules[to + 9], rules[to + 10] = c, life, judged, x, y
+  rules[to + 11], rules[to + 12] = changed, pass
+  to = to + 12
 end
 
 local reply = pack('<ddd', 1, server, now)
-for i = 1, #KEYS do
-  local rule = rules[i]
-  local alg, take, cost, a, b, c = rule[1], rule[2], rule[3], rule[4], rule[5], rule[6]
-  local life, judged, x, y, changed, pass, log = rule[7], rule[8], rule[9], rule[10], rule[11], rule[12], rule[13]
+to = 0
+for i = 1, n do
+  local alg, take, cost, a, b = rules[to + 1], rules[to + 2], rules[to + 3], rules[to + 4], rules[to + 5]
+  local c, life, judged, x, y = rules[to + 6], rules[to + 7], rules[to + 8], rules[to + 9], rules[to + 10]
+  local changed, pass, log = rules[to + 11], rules[to + 12], logs[i]
+  to = to + 12
   local told_x, told_y, flags = x, y, pass and 1 or 0
   local taken = cost > 0 and (take == 2 or (take == 1 and all and pass))
   if taken then flags = flags + 2 end
@@ -68,9 +105,16 @@ for i = 1, #KEYS do
       save_log(log, log.newest, now, longer)
     end
   elseif taken or (changed and take > 0) then
-    if taken then life, x, y = charged(alg, life, x, y, c, cost, fresh_life) end
+    local ttl
+    if alg == BUCKET and taken and x + cost <= MOST and y + cost <= MOST then
+      x, y = x + cost, y + cost
+      ttl = max(ceil((judged + ceil(y / b) - now) / 1000), 1) + longer
+    else
+      if not bring then with_the_rest() end
+      if taken then life, x, y = charged(alg, life, x, y, c, cost, fresh_life) end
+      ttl = milliseconds(fresh_at(alg, judged, x, y, a, b), now, longer)
+    end
     if alg == BUCKET then told_y = y end
-    local ttl = milliseconds(fresh_at(alg, judged, x, y, a, b), now, longer)
     call('SET', KEYS[i], pack(STATE, life, judged, x, y, a, b, c), 'PX', ttl)
   end
   reply = reply .. pack('<ddddd', flags, judged, life, told_x, told_y)
