@@ -48,9 +48,11 @@ for i = 1, n do
       local seen, a0, b0, c0
       life, seen, x, y, a0, b0, c0 = unpack(STATE, state)
       local drained = (now - seen) * b0
-      if alg == BUCKET and drained >= 0 and drained <= x and a == a0 and b == b0 and c == c0 then
-        -- What nearly every request finds: as `bring`, in short.
+      local as_usual = alg == BUCKET and drained >= 0 and a == a0 and b == b0 and c == c0
+      if as_usual and drained <= x then -- what nearly every request finds: as `bring`, in short
         x, y = x - drained, y - drained
+      elseif as_usual and drained >= y + b then -- or nothing is left of anything, whatever is rounded
+        x, y = 0, 0
       else
         if not bring then with_the_rest() end
         life, judged, x, y, changed = bring(alg, state, now, fresh_life, a, b, c)
