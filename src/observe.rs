@@ -150,6 +150,33 @@ fn info(message: &'static str) {
     let _ = message;
 }
 
+/// The connection to a remote store broke, or could not be made.
+#[cfg(feature = "redis")]
+pub(crate) fn connection_lost(error: &(dyn std::error::Error + 'static)) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tollgate", error, "there is no connection to the store; it is being made again");
+    #[cfg(not(feature = "tracing"))]
+    let _ = error;
+}
+
+/// The connection to a remote store was made again.
+#[cfg(feature = "redis")]
+pub(crate) fn connected_again() {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tollgate", "the store is connected again");
+}
+
+/// What was given back did not reach a remote store.
+#[cfg(feature = "redis")]
+pub(crate) fn not_given_back(once: &Once) {
+    if once.first() {
+        warn_of_setup(
+            "something that was given back or settled did not reach the store, because it failed meanwhile or too much \
+             waited (reported once); it comes back with time",
+        );
+    }
+}
+
 fn warn_of_setup(message: &'static str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tollgate", "{message}");

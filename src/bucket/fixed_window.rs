@@ -52,6 +52,11 @@ pub(super) fn until_window_end(limit: &Limit, now: Nanos) -> Nanos {
 }
 
 impl FixedWindowState {
+    /// Returns a state last charged at `seen`, with `count` permits used in that window: for stores that keep it elsewhere.
+    pub const fn new(seen: Nanos, count: u64) -> Self {
+        Self { seen, count }
+    }
+
     fn count_at(&self, limit: &Limit, now: Nanos) -> u64 {
         if window_of(limit, self.seen) == window_of(limit, now) { self.count } else { 0 }
     }

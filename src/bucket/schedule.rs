@@ -32,6 +32,16 @@ impl Schedule {
         (self.hole == Nanos::ZERO).then_some((self.full_at, self.rest))
     }
 
+    /// Returns a schedule of which `units` are used at `now`, a permit being `units_per_permit` of them: for stores that
+    /// keep it elsewhere. Exact where the limit's period in nanoseconds, in lowest terms with its permits, is a multiple of
+    /// that, and otherwise rounded up; nothing is known of what was given back from its middle.
+    pub fn using(limit: &Limit, now: Nanos, units: u64, units_per_permit: u64) -> Self {
+        let (whole, per) = (u128::from(units) * units_of(limit, 1), u128::from(units_per_permit.max(1)));
+        let mut schedule = Self { seen: now, full_at: now, ..Self::default() };
+        schedule.set_used_units(limit, now, whole.div_ceil(per));
+        schedule
+    }
+
     /// Notes that something came back at `now`, whether or not it fits.
     pub(super) fn see(&mut self, now: Nanos) {
         self.seen = self.seen.max(now);

@@ -41,6 +41,12 @@ pub struct SlidingWindowCounterState {
 }
 
 impl SlidingWindowCounterState {
+    /// Returns a state last charged at `seen`, with what was used in the window before and in that one: for stores that
+    /// keep it elsewhere.
+    pub const fn new(seen: Nanos, previous: u64, current: u64) -> Self {
+        Self { seen, previous, current }
+    }
+
     /// The state with the window that holds `now` as its current one.
     fn rolled(&self, limit: &Limit, now: Nanos) -> Self {
         let (held, asked) = (window_of(limit, self.seen), window_of(limit, now));

@@ -27,6 +27,8 @@ mod kind {
     pub(super) const V6: u8 = 0x60;
     pub(super) const BRANCH: u8 = 0x70;
     pub(super) const SECRET: u8 = 0x80;
+    #[cfg(feature = "redis")]
+    pub(super) const VEIL: u8 = 0x90;
 }
 
 impl KeyId {
@@ -50,6 +52,44 @@ impl KeyId {
     /// Returns the bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+
+    /// Returns the key as text, where the id holds it: kind and value, with nothing in it but letters, digits, `.`, `-`,
+    /// `_`, one `:` between the two, and `%` before the hexadecimal digits of any other byte.
+    #[cfg(feature = "redis")]
+    pub(crate) fn readable(&self) -> Option<String> {
+        let (tag, rest) = self.0.split_first()?;
+        let bytes = rest.get(..usize::from(tag & 0x0f))?;
+        let number = || {
+            let mut all = [0; 16];
+            for (to, from) in all.iter_mut().zip(bytes) {
+                *to = *from;
+            }
+            u128::from_le_bytes(all)
+        };
+        let (kind, value) = match tag & 0xf0 {
+            kind::BYTES => ("text", bytes.to_vec()),
+            kind::NUMBER => ("number", number().to_string().into_bytes()),
+            kind::NEGATIVE => ("number", format!("-{}", number()).into_bytes()),
+            kind::V4 => ("ip", std::net::Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).to_string().into_bytes()),
+            kind::V6 => {
+                let (prefix, bytes) = bytes.split_first()?;
+                let mut all = [0; 16];
+                for (to, from) in all.iter_mut().zip(bytes) {
+                    *to = *from;
+                }
+                ("ip", format!("{}/{prefix}", std::net::Ipv6Addr::from(all)).into_bytes())
+            }
+            _ => return None,
+        };
+        let mut text = format!("{kind}:");
+        for byte in value {
+            match byte {
+                b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'.' | b'-' | b'_' => text.push(char::from(byte)),
+                other => text.push_str(&format!("%{other:02X}")),
+            }
+        }
+        Some(text)
     }
 }
 
@@ -89,6 +129,15 @@ impl Secret {
         // The standard library seeds each `RandomState` from the system's randomness.
         let word = || RandomState::new().build_hasher().finish();
         Self::from(SipHasher13::new_with_keys(word(), word()))
+    }
+
+    /// Hides even an id that holds its key exactly.
+    #[cfg(feature = "redis")]
+    pub(crate) fn veil(&self, id: KeyId) -> [u8; 16] {
+        // No kind of a key has this mark, so no key's own hash is ever met.
+        let mut hasher = marked(self.plain, kind::VEIL);
+        hasher.write(&id.0);
+        hasher.finish128().as_bytes()
     }
 
     #[inline]

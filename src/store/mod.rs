@@ -3,10 +3,14 @@
 mod guarded;
 mod memory;
 mod receipt;
+#[cfg(feature = "redis")]
+mod redis;
 
 pub use guarded::{Guarded, GuardedBuilder, GuardedCounts};
 pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
 pub use receipt::Receipt;
+#[cfg(feature = "redis")]
+pub use redis::{RedisStore, RedisStoreBuilder};
 
 use crate::{
     charge::{Charge, RuleSpec, Slot, Taken, Verdicts},

@@ -22,6 +22,8 @@ mod oracle;
 mod promise;
 mod quickstart;
 mod random;
+#[cfg(feature = "redis")]
+mod redis;
 mod seeds;
 mod service;
 mod sockets;

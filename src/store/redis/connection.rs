@@ -1,0 +1,337 @@
+//! The connection: one, kept by a task in the background. Whoever asks takes it as it is, or fails at once.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use ::redis::{
+    AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value,
+    aio::MultiplexedConnection,
+    cmd,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
+use tokio::sync::{Notify, watch};
+
+use super::script::{DECIDE, Script, begin};
+use crate::{
+    error::StoreError,
+    observe,
+    time::{Clock, Nanos, SystemClock},
+};
+
+/// After so many questions in a row without an answer in time, a connection is taken for broken.
+const FAILURES: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A connection that broke sooner than this is followed by a pause.
+const SOON: Nanos = Nanos::SECOND;
+/// A server's clock that is so much behind what was known of it was set; anything less is latency.
+const SET_BACK: i64 = 1_000_000;
+
+/// The connection in use, if any, and what is known of the server's clock.
+pub(super) struct Link {
+    current: Mutex<Current>,
+    /// Tells the healer that the connection was given up.
+    lost: Notify,
+    up: watch::Sender<bool>,
+    clock: SystemClock,
+    /// The server's clock less ours, in microseconds. Relaxed: any value that was ever true will do, and the next answer
+    /// brings another.
+    ahead: AtomicI64,
+}
+
+#[derive(Default)]
+struct Current {
+    live: Option<Arc<Live>>,
+    why_not: Option<RedisError>,
+}
+
+/// A connection that worked when it was last heard of.
+pub(super) struct Live {
+    connection: MultiplexedConnection,
+    /// How many questions in a row found no answer in time. Relaxed: a count, and nothing else hangs on it.
+    failures: AtomicU32,
+}
+
+impl Link {
+    pub(super) fn new() -> Self {
+        Self {
+            current: Mutex::default(),
+            lost: Notify::new(),
+            up: watch::Sender::new(false),
+            clock: SystemClock::new(),
+            ahead: AtomicI64::new(0),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        // Nothing that can panic runs under this lock.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the connection, or why there is none. **Locking** for as long as copying a pointer takes.
+    pub(super) fn live(&self) -> Result<Arc<Live>, StoreError> {
+        let current = self.current();
+        match (&current.live, &current.why_not) {
+            (Some(live), _) => Ok(Arc::clone(live)),
+            (None, Some(why)) => Err(StoreError::caused_by("there is no connection to Redis", why.clone())),
+            (None, None) => Err(StoreError::new("there is no connection to Redis yet")),
+        }
+    }
+
+    /// Waits until there is a connection.
+    pub(super) async fn wait_for_live(&self) -> Arc<Live> {
+        let mut up = self.up.subscribe();
+        loop {
+            if let Ok(live) = self.live() {
+                return live;
+            }
+            // The sender is ours, so this cannot fail.
+            let _ = up.changed().await;
+        }
+    }
+
+    /// Waits until there is a connection, or the first attempt has failed.
+    pub(super) async fn first_attempt(&self) -> Result<(), StoreError> {
+        let mut up = self.up.subscribe();
+        loop {
+            {
+                let current = self.current();
+                if current.live.is_some() {
+                    return Ok(());
+                }
+                if let Some(why) = &current.why_not {
+                    return Err(StoreError::caused_by("Redis cannot be reached", why.clone()));
+                }
+            }
+            let _ = up.changed().await;
+        }
+    }
+
+    fn publish(&self, live: Live) {
+        let mut current = self.current();
+        current.live = Some(Arc::new(live));
+        let recovered = current.why_not.take().is_some();
+        drop(current);
+        self.up.send_replace(true);
+        if recovered {
+            observe::connected_again();
+        }
+    }
+
+    fn could_not_connect(&self, why: RedisError) {
+        let mut current = self.current();
+        let first = current.why_not.is_none();
+        current.why_not = Some(why.clone());
+        drop(current);
+        self.up.send_replace(false);
+        if first {
+            observe::connection_lost(&why);
+        }
+    }
+
+    /// Gives `live` up, if it is the connection in use still.
+    fn give_up(&self, live: &Live, why: RedisError) {
+        let mut current = self.current();
+        if !current.live.as_deref().is_some_and(|current| std::ptr::eq(current, live)) {
+            return;
+        }
+        current.live = None;
+        current.why_not = Some(why.clone());
+        drop(current);
+        self.lost.notify_one();
+        observe::connection_lost(&why);
+    }
+
+    fn local_micros(&self) -> u64 {
+        self.clock.now().get() / 1_000
+    }
+
+    /// What the server's clock shows when `span` has passed, in microseconds; a little less rather than more.
+    pub(super) fn server_time_in(&self, span: Duration) -> u64 {
+        let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX >> 12);
+        self.local_micros().saturating_add_signed(self.ahead.load(Ordering::Relaxed)).saturating_add(span)
+    }
+
+    /// Learns from an answer what the server's clock shows: that, or a little more.
+    ///
+    /// The quickest answers tell best, so what is known is lowered slowly, unless the clock was set.
+    pub(super) fn learn_time(&self, server: u64) {
+        let Some(ahead) =
+            i64::try_from(server).ok().and_then(|server| server.checked_sub_unsigned(self.local_micros()))
+        else {
+            return;
+        };
+        let known = self.ahead.load(Ordering::Relaxed);
+        let over = known.saturating_sub(ahead);
+        let next = if over <= 0 || over > SET_BACK { ahead } else { known - (over / 16).max(1) };
+        if next != known {
+            self.ahead.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Live {
+    /// Runs a script by its digest, or by its text where the server does not know it.
+    pub(super) async fn run(
+        &self,
+        link: &Link,
+        script: &Script,
+        names: &[Vec<u8>],
+        args: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        match self.send(&call("EVALSHA", &script.digest, names, args)).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                self.heard(link, self.send(&call("EVAL", script.text, names, args)).await)
+            }
+            reply => self.heard(link, reply),
+        }
+        .and_then(bytes)
+    }
+
+    /// Runs one command.
+    pub(super) async fn command(&self, link: &Link, command: &Cmd) -> Result<Value, StoreError> {
+        self.heard(link, self.send(command).await)
+    }
+
+    /// Runs one command, without consequences for the connection yet.
+    pub(super) async fn eval(&self, command: &Cmd) -> RedisResult<Value> {
+        self.send(command).await
+    }
+
+    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        self.connection.clone().send_packed_command(command).await?.extract_error()
+    }
+
+    /// Sends several commands at once. An error of the server is the reply of its command.
+    pub(super) async fn send_all(&self, link: &Link, commands: &::redis::Pipeline) -> Result<Vec<Value>, StoreError> {
+        self.heard(link, self.connection.clone().send_packed_commands(commands, 0, commands.len()).await)
+    }
+
+    /// Draws the consequences of a reply for the connection.
+    pub(super) fn heard<T>(&self, link: &Link, reply: RedisResult<T>) -> Result<T, StoreError> {
+        let error = match reply {
+            Ok(reply) => {
+                if self.failures.load(Ordering::Relaxed) > 0 {
+                    self.failures.store(0, Ordering::Relaxed);
+                }
+                return Ok(reply);
+            }
+            Err(error) => error,
+        };
+        let moved = matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"));
+        if moved || error.code().is_none() || error.is_unrecoverable_error() {
+            link.give_up(self, error.clone());
+        }
+        let what = if error.code().is_some() { "Redis refused the command" } else { "Redis gave no answer" };
+        Err(StoreError::caused_by(what, error))
+    }
+
+    /// Notes that an answer did not come in time.
+    pub(super) fn timed_out(&self, link: &Link) {
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES {
+            let why = "no answer in time, several times in a row";
+            link.give_up(self, std::io::Error::new(std::io::ErrorKind::TimedOut, why).into());
+        }
+    }
+}
+
+/// The call of a script.
+pub(super) fn call(how: &str, script: &str, names: &[Vec<u8>], args: &[u8]) -> Cmd {
+    let mut command = cmd(how);
+    command.arg(script).arg(names.len());
+    for name in names {
+        command.arg(name.as_slice());
+    }
+    command.arg(args);
+    command
+}
+
+/// A script's reply.
+pub(super) fn bytes(reply: Value) -> Result<Vec<u8>, StoreError> {
+    match reply {
+        Value::BulkString(bytes) => Ok(bytes),
+        _ => Err(StoreError::new("Redis sent a reply of another kind")),
+    }
+}
+
+/// Where connections come from.
+pub(super) struct Source {
+    client: Client,
+    settings: AsyncConnectionConfig,
+    timeout: Duration,
+}
+
+impl Source {
+    /// Opens `client`'s connections, with the socket set up for small questions that cannot wait.
+    pub(super) fn new(client: &Client, timeout: Duration) -> RedisResult<Self> {
+        let alive = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+        let socket = TcpSettings::default().set_nodelay(true).set_keepalive(alive.with_retries(3));
+        #[cfg(target_os = "linux")]
+        let socket = socket.set_user_timeout(Duration::from_secs(2));
+        let client = Client::open(client.get_connection_info().clone().set_tcp_settings(socket))?;
+        let settings = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024);
+        Ok(Self { client, settings, timeout })
+    }
+
+    /// Connects, and makes sure that the server is a master and runs the script.
+    async fn connect(&self, link: &Link) -> RedisResult<Live> {
+        let connection = self.client.get_multiplexed_async_connection_with_config(&self.settings).await?;
+        let live = Live { connection, failures: AtomicU32::new(0) };
+        match live.send(&cmd("ROLE")).await {
+            Ok(Value::Array(role)) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {}
+            // Who may not ask finds out by the first charge.
+            Err(error) if error.code() == Some("NOPERM") => {}
+            Ok(_) => return Err((::redis::ErrorKind::Client, "the server is a replica").into()),
+            Err(error) => return Err(error),
+        }
+        // Asks nothing: the server keeps the script and tells its time.
+        let mut nothing = begin(0, None, 0, 0);
+        nothing.set_first(f64::INFINITY);
+        let reply = live.send(&call("EVAL", DECIDE.text, &[], nothing.as_bytes())).await?;
+        match bytes(reply).ok().and_then(|reply| super::answer::read(&reply, &[]).ok()) {
+            Some(super::answer::Answer::Judged(_, server)) => link.learn_time(server),
+            _ => return Err((::redis::ErrorKind::Client, "the script did not run as it should").into()),
+        }
+        Ok(live)
+    }
+
+    /// Keeps a connection, for ever. The only one that ever connects.
+    pub(super) async fn heal(self, link: Arc<Link>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let attempt = tokio::time::timeout(self.timeout, self.connect(&link)).await;
+            let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "no connection in time").into();
+            match attempt.unwrap_or_else(|_| Err(late())) {
+                Ok(live) => {
+                    let since = link.clock.now();
+                    link.publish(live);
+                    link.lost.notified().await;
+                    if link.clock.now().saturating_sub(since) >= SOON {
+                        // It was a good one: try again at once.
+                        pause = FIRST_PAUSE;
+                        continue;
+                    }
+                }
+                Err(error) => link.could_not_connect(error),
+            }
+            tokio::time::sleep(some_of(pause)).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// From a half to nine tenths of `pause`, so that many processes do not come back at once.
+fn some_of(pause: Duration) -> Duration {
+    // The standard library seeds each `RandomState` anew.
+    let random = RandomState::new().build_hasher().finish();
+    pause / 2 + pause.saturating_mul(u32::try_from(random % 41).unwrap_or(0)) / 100
+}

@@ -1,0 +1,148 @@
+//! One request's question: the names of its buckets and what is asked of them, and the future of its answer.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::time::Sleep;
+
+use super::{
+    Inner,
+    answer::{self, Answer},
+    connection::Live,
+    giving_back::Change,
+    numbers::{Numbers, double},
+    script::{DECIDE, Doubles, Part},
+};
+use crate::{
+    bucket::Ask,
+    charge::Verdicts,
+    error::StoreError,
+    limit::Limit,
+    time::{BoxFuture, Nanos},
+};
+
+/// How long an answer that nobody waits for any more is still read, to give back what it charged.
+const READ_LATE: Duration = Duration::from_secs(30);
+
+/// What is asked of one bucket.
+pub(super) struct Asked {
+    pub(super) numbers: Numbers,
+    pub(super) limit: Limit,
+    pub(super) ask: Ask,
+}
+
+pub(super) struct Question {
+    pub(super) names: SmallVec<[Vec<u8>; 3]>,
+    pub(super) asked: SmallVec<[Asked; 3]>,
+    pub(super) args: Doubles,
+    /// The limiter's own time, which what is given back is judged at where the store goes by it.
+    pub(super) now: Nanos,
+}
+
+impl Question {
+    /// Sends the question, and reads the answer.
+    async fn ask(mut self, inner: Arc<Inner>, live: Arc<Live>) -> Result<(Verdicts, Self), StoreError> {
+        let link = &inner.link;
+        let mut again = true;
+        loop {
+            self.args.set_first(double(link.server_time_in(inner.settings.deadline)));
+            let reply = live.run(link, &DECIDE, &self.names, self.args.as_bytes()).await?;
+            match answer::read(&reply, &self.asked)? {
+                Answer::Judged(verdicts, server) => {
+                    link.learn_time(server);
+                    return Ok((verdicts, self));
+                }
+                // The server's clock is ahead of what was known of it. Nothing was charged.
+                Answer::TooLate(server) if again => {
+                    link.learn_time(server);
+                    again = false;
+                }
+                Answer::TooLate(_) => {
+                    return Err(StoreError::new("Redis ran the script too late; nothing was charged"));
+                }
+            }
+        }
+    }
+
+    /// Gives back what an answer that nobody waits for says was charged.
+    fn give_back(self, inner: &Inner, verdicts: &Verdicts) {
+        for ((name, asked), judged) in self.names.into_iter().zip(&self.asked).zip(verdicts.iter()) {
+            let Some(mark) = judged.mark else { continue };
+            let part = Part { cost: asked.ask.cost, left: 0, mark, life: judged.stamp };
+            let delays = asked.ask.max_delay > Nanos::ZERO;
+            inner.giving_back.send(Change::back(name, asked.numbers, self.now, delays, part));
+        }
+    }
+}
+
+type Asking = BoxFuture<'static, Result<(Verdicts, Question), StoreError>>;
+
+/// The future of an answer: it fails at the deadline. Dropped or too late, the answer is still awaited elsewhere, and what
+/// it charged is given back.
+pub(super) struct Deciding {
+    inner: Arc<Inner>,
+    live: Arc<Live>,
+    asking: Option<Asking>,
+    started: bool,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Deciding {
+    pub(super) fn new(inner: &Arc<Inner>, live: Arc<Live>, question: Question) -> Self {
+        // Whoever asks may be on a thread without a runtime.
+        let _in_runtime = inner.runtime.enter();
+        Self {
+            inner: Arc::clone(inner),
+            asking: Some(Box::pin(question.ask(Arc::clone(inner), Arc::clone(&live)))),
+            live,
+            started: false,
+            deadline: Box::pin(tokio::time::sleep(inner.settings.deadline)),
+        }
+    }
+}
+
+impl Future for Deciding {
+    type Output = Result<Verdicts, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let Some(asking) = &mut this.asking else {
+            return Poll::Ready(Err(StoreError::new("an answer was asked for after it was given")));
+        };
+        this.started = true;
+        if let Poll::Ready(answer) = asking.as_mut().poll(context) {
+            this.asking = None;
+            return Poll::Ready(answer.map(|(verdicts, _)| verdicts));
+        }
+        if this.deadline.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        this.live.timed_out(&this.inner.link);
+        this.read_late();
+        Poll::Ready(Err(StoreError::new("Redis did not answer within the deadline")))
+    }
+}
+
+impl Deciding {
+    /// Leaves the answer to a task of its own.
+    fn read_late(&mut self) {
+        let Some(asking) = self.asking.take().filter(|_| self.started) else { return };
+        let inner = Arc::clone(&self.inner);
+        self.inner.runtime.spawn(async move {
+            if let Ok(Ok((verdicts, question))) = tokio::time::timeout(READ_LATE, asking).await {
+                question.give_back(&inner, &verdicts);
+            }
+        });
+    }
+}
+
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        self.read_late();
+    }
+}

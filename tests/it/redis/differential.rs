@@ -1,0 +1,391 @@
+//! The Redis store and the memory store, asked the same at the same times, have to say the same.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::runtime::Runtime;
+use tollgate::{
+    Key, Limit,
+    bucket::Algorithm,
+    charge::{Charge, Judged, RuleSpec, Slot, Take, Taken, Verdicts},
+    decision::{Outcome, Wait},
+    key::KeyId,
+    store::{MemoryStore, RedisStore, Reply, Store},
+    time::Nanos,
+};
+
+use super::{LONGER, by_the_clock, lua, secret, server::Server};
+use crate::random::{Random, from_env};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A rule as the test has it: what it may be asked under, and how long it may hold a request.
+struct Rule {
+    name: &'static str,
+    limits: Vec<Limit>,
+    max_delay: Nanos,
+    /// Units too fine for Redis are rounded when something comes back from the middle of the schedule.
+    gives_back: bool,
+    memory: Slot,
+    redis: Slot,
+}
+
+/// What was charged in both stores, and what has happened to its rule by then.
+struct Charged {
+    rule: usize,
+    memory: Taken,
+    redis: Taken,
+    disturbed: u64,
+}
+
+/// One rule's part of a request: the rule, key, limit, cost, keep, longest delay, vote, and when it is taken.
+type Part = (usize, KeyId, Limit, u64, u64, Nanos, bool, Take);
+
+struct Pair<'a> {
+    runtime: &'a Runtime,
+    memory: MemoryStore,
+    redis: RedisStore,
+    rules: Vec<Rule>,
+    charged: Vec<Charged>,
+    /// For each rule, how often a limit changed or a bucket was forgotten or turned back.
+    disturbed: Vec<u64>,
+    now: u64,
+    told: u64,
+    operations: u64,
+}
+
+fn secs(permits: u64, secs: u64) -> Limit {
+    Limit::new(permits, Duration::from_secs(secs))
+}
+
+fn rules() -> Vec<(&'static str, Algorithm, Vec<Limit>, u64, bool)> {
+    let ten = Limit::per_second(10);
+    let millis = |permits, millis| Limit::new(permits, Duration::from_millis(millis));
+    use Algorithm::{FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
+    vec![
+        ("token", TokenBucket, vec![ten, ten.burst(25), Limit::per_second(20).burst(7)], 0, true),
+        ("third", TokenBucket, vec![Limit::per_second(3).burst(5)], 0, true),
+        ("odd", TokenBucket, vec![Limit::new(7, Duration::from_micros(13_001)).burst(30)], 0, true),
+        ("nanos", TokenBucket, vec![Limit::new(5, Duration::from_nanos(13))], 0, true),
+        ("waits", TokenBucket, vec![Limit::per_second(7).burst(3)], SECOND, true),
+        ("year", TokenBucket, vec![secs(12, 365 * 86_400)], 0, true),
+        ("hour", TokenBucket, vec![Limit::per_hour(1_009)], 0, false),
+        ("queue", LeakyBucket, vec![Limit::per_second(5).burst(5)], u64::MAX, true),
+        ("short", LeakyBucket, vec![Limit::per_second(9).burst(20)], SECOND / 3, true),
+        ("fixed", FixedWindow, vec![millis(7, 700), millis(4, 700), millis(9, 1_300)], 0, true),
+        ("day", FixedWindow, vec![Limit::per_day(40)], 0, true),
+        ("counter", SlidingWindowCounter, vec![millis(8, 700), millis(3, 700), millis(11, 900)], 0, true),
+        ("minute", SlidingWindowCounter, vec![Limit::per_minute(50)], 0, true),
+        ("log", SlidingWindowLog, vec![millis(7, 700), millis(3, 700), millis(12, 1_900)], 0, true),
+        ("long", SlidingWindowLog, vec![secs(400, 3)], 0, true),
+    ]
+}
+
+fn spec(name: &'static str, algorithm: &Algorithm, limit: Limit) -> RuleSpec {
+    // Only a rule makes one.
+    struct Catch(std::sync::Mutex<Option<RuleSpec>>, tollgate::key::Secret);
+    impl Store for Catch {
+        fn secret(&self) -> &tollgate::key::Secret {
+            &self.1
+        }
+        fn bind(&self, spec: &RuleSpec, _: Option<&Slot>) -> Result<Slot, tollgate::Unsupported> {
+            *self.0.lock().unwrap() = Some(spec.clone());
+            Ok(Slot::new(()))
+        }
+        fn decide(&self, _: Nanos, _: &[Charge<'_>], _: &mut Verdicts) -> Reply<(), Verdicts> {
+            unreachable!("nothing is decided")
+        }
+        fn adjust(&self, _: Nanos, _: &mut Taken, _: u64) {}
+        fn reset(&self, _: &Slot, _: KeyId) -> Reply<()> {
+            unreachable!("nothing is reset")
+        }
+    }
+    let rule = tollgate::Rule::new(name, limit, |id: &u64| Some(Key::from(*id)));
+    let rule = match algorithm {
+        Algorithm::TokenBucket => rule,
+        Algorithm::LeakyBucket => rule.algorithm(tollgate::bucket::LeakyBucket),
+        Algorithm::FixedWindow => rule.algorithm(tollgate::bucket::FixedWindow),
+        Algorithm::SlidingWindowCounter => rule.algorithm(tollgate::bucket::SlidingWindowCounter),
+        _ => rule.algorithm(tollgate::bucket::SlidingWindowLog),
+    };
+    let catch = std::sync::Arc::new(Catch(std::sync::Mutex::default(), secret()));
+    struct Shared(std::sync::Arc<Catch>);
+    impl Store for Shared {
+        fn secret(&self) -> &tollgate::key::Secret {
+            self.0.secret()
+        }
+        fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, tollgate::Unsupported> {
+            self.0.bind(spec, before)
+        }
+        fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
+            self.0.decide(now, charges, verdicts)
+        }
+        fn adjust(&self, _: Nanos, _: &mut Taken, _: u64) {}
+        fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()> {
+            self.0.reset(slot, key)
+        }
+    }
+    let _ = tollgate::Limiter::builder([rule]).store(Shared(catch.clone())).build().unwrap();
+    let spec = catch.0.lock().unwrap().take();
+    spec.unwrap()
+}
+
+impl<'a> Pair<'a> {
+    fn new(runtime: &'a Runtime, url: &str) -> Self {
+        let memory = MemoryStore::builder().secret(secret()).build();
+        let redis = runtime.block_on(by_the_clock(url).connect()).unwrap();
+        let rules: Vec<_> = rules()
+            .into_iter()
+            .map(|(name, algorithm, limits, max_delay, gives_back)| {
+                let spec = spec(name, &algorithm, limits[0]);
+                let (memory, redis) = (memory.bind(&spec, None).unwrap(), redis.bind(&spec, None).unwrap());
+                Rule { name, limits, max_delay: Nanos::new(max_delay), gives_back, memory, redis }
+            })
+            .collect();
+        let disturbed = vec![0; rules.len()];
+        let now = 1_700_000_000 * SECOND;
+        Self { runtime, memory, redis, rules, charged: Vec::new(), disturbed, now, told: 0, operations: 0 }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos::new(self.now)
+    }
+
+    /// Moves the time, in whole microseconds: not at all, a little, to where something was told to happen or just beside
+    /// it, far; or back a little, as threads that come late see it, or far, as a clock that was set.
+    fn idle(&mut self, random: &mut Random) {
+        let micro = 1_000;
+        // What is told in hours is waited for now and then.
+        let told = if self.told > 5 * SECOND && !random.one_in(12) { SECOND } else { self.told };
+        let forward = match random.below(24) {
+            0..=5 => 0,
+            6 | 7 => random.below(5) * micro,
+            8..=11 => random.below(SECOND / 10),
+            12 | 13 => told,
+            14 => told.saturating_sub(micro),
+            15 => told + micro,
+            16 | 17 => random.below(SECOND),
+            18 => random.below(4 * SECOND),
+            19 if random.one_in(30) => random.below(3 * 86_400 * SECOND),
+            20 if random.one_in(4) => {
+                self.now -= random.below(SECOND) / micro * micro;
+                return;
+            }
+            21 if random.one_in(40) => {
+                self.now -= SECOND + random.below(40 * SECOND) / micro * micro;
+                self.disturbed.iter_mut().for_each(|disturbed| *disturbed += 1);
+                return;
+            }
+            _ => random.below(SECOND / 50),
+        };
+        self.now += forward.min(400 * 86_400 * SECOND).div_ceil(micro) * micro;
+    }
+
+    fn operate(&mut self, random: &mut Random) {
+        self.idle(random);
+        self.operations += 1;
+        match random.below(10) {
+            0 | 1 => self.adjust(random),
+            2 if random.one_in(8) => self.reset(random),
+            _ => self.decide(random),
+        }
+    }
+
+    fn decide(&mut self, random: &mut Random) {
+        let mut asked: Vec<Part> = Vec::new();
+        for _ in 0..1 + random.below(4) {
+            let rule = random.below(self.rules.len() as u64) as usize;
+            if asked.iter().any(|(other, ..)| *other == rule) {
+                continue;
+            }
+            let of = &self.rules[rule];
+            let limit = if random.one_in(12) { random.below(of.limits.len() as u64) as usize } else { 0 };
+            let limit = of.limits[limit];
+            let capacity = limit.capacity();
+            let cost = match random.below(16) {
+                0 => 0,
+                1 => capacity,
+                2 => capacity + 1,
+                3 => 1 + random.below(capacity),
+                4 if random.one_in(8) => u64::MAX - 1,
+                _ => 1 + random.below(3.min(capacity)),
+            };
+            let keep = if random.one_in(8) { random.below(3) } else { 0 };
+            let max_delay = if random.one_in(3) { Nanos::ZERO } else { of.max_delay };
+            let votes = !random.one_in(8);
+            let take = match random.below(16) {
+                0 => Take::Never,
+                // What fits in no bucket is a debt for as long as the store can tell.
+                1 if cost <= capacity + 1 => Take::Always,
+                _ => Take::IfPassed,
+            };
+            let key = Key::from(random.below(3)).id(self.redis.secret());
+            asked.push((rule, key, limit, cost, keep, max_delay, votes, take));
+        }
+        let charges = |slot: fn(&Rule) -> &Slot| -> Vec<Charge<'_>> {
+            asked
+                .iter()
+                .map(|(rule, key, limit, cost, keep, max_delay, votes, take)| {
+                    let mut charge = Charge::new(slot(&self.rules[*rule]), *key, *limit, *cost);
+                    (charge.keep, charge.max_delay, charge.votes, charge.take) = (*keep, *max_delay, *votes, *take);
+                    charge
+                })
+                .collect()
+        };
+        let mut memory = Verdicts::new();
+        let Reply::Ready(Ok(())) = self.memory.decide(self.now(), &charges(|rule| &rule.memory), &mut memory) else {
+            panic!("the memory store answers at once");
+        };
+        let reply = self.redis.decide(self.now(), &charges(|rule| &rule.redis), &mut Verdicts::new());
+        let redis = match reply {
+            Reply::Pending(reply) => self.runtime.block_on(reply),
+            Reply::Ready(other) => other.map(|()| Verdicts::new()),
+        };
+        let redis = redis.unwrap_or_else(|error| panic!("{error}: {:?}", std::error::Error::source(&error)));
+        assert_eq!(redis.iter().len(), asked.len());
+        for (asked, (one, other)) in asked.iter().zip(memory.iter().zip(redis.iter())) {
+            let at = (self.operations, self.rules[asked.0].name, asked);
+            assert_eq!(one.verdict, other.verdict, "memory and redis: {at:?}");
+            assert_eq!(one.mark.is_some(), other.mark.is_some(), "{at:?}");
+            if let Outcome::Refuse(Wait::For(wait)) | Outcome::Delay(wait) = one.verdict.outcome {
+                self.told = wait.get();
+            }
+        }
+        for ((rule, key, limit, cost, _, max_delay, ..), (one, other)) in
+            asked.iter().zip(memory.iter().zip(redis.iter()))
+        {
+            let of = &self.rules[*rule];
+            let taken = |slot: &Slot, judged: &Judged| {
+                let mut taken = Taken::new(slot.clone(), *key, *limit, *cost, judged.mark?);
+                (taken.stamp, taken.delays) = (judged.stamp, *max_delay > Nanos::ZERO);
+                Some(taken)
+            };
+            if let (true, Some(memory), Some(redis)) = (of.gives_back, taken(&of.memory, one), taken(&of.redis, other))
+            {
+                self.charged.push(Charged { rule: *rule, memory, redis, disturbed: self.disturbed[*rule] });
+            }
+        }
+        if self.charged.len() > 60 {
+            self.charged.remove(random.below(30) as usize);
+        }
+    }
+
+    fn adjust(&mut self, random: &mut Random) {
+        let Some(last) = self.charged.len().checked_sub(1) else { return };
+        let place = if random.one_in(2) { last } else { random.up_to(last as u64) as usize };
+        let mut charged = self.charged.swap_remove(place);
+        let standing = charged.memory.cost;
+        let cost = match random.below(6) {
+            0 | 1 => 0,
+            2 => standing,
+            3 if standing < 1_000 => standing + 1 + random.below(4),
+            _ => random.up_to(standing),
+        };
+        self.memory.adjust(self.now(), &mut charged.memory, cost);
+        self.redis.adjust(self.now(), &mut charged.redis, cost);
+        self.runtime.block_on(self.redis.flush()).unwrap();
+        // What is charged in addition after a limit changed comes back in Redis, which knows where it stands; in memory
+        // it does not.
+        let is_known = charged.memory.added.is_empty()
+            || self.rules[charged.rule].limits.len() == 1 && charged.disturbed == self.disturbed[charged.rule];
+        if cost > 0 && is_known {
+            self.charged.push(charged);
+        }
+    }
+
+    fn reset(&mut self, random: &mut Random) {
+        let rule = random.below(self.rules.len() as u64) as usize;
+        let key = Key::from(random.below(3)).id(self.redis.secret());
+        self.disturbed[rule] += 1;
+        let Reply::Ready(Ok(())) = self.memory.reset(&self.rules[rule].memory, key) else { panic!("at once") };
+        match self.redis.reset(&self.rules[rule].redis, key) {
+            Reply::Pending(reply) => self.runtime.block_on(reply).unwrap(),
+            Reply::Ready(reply) => reply.unwrap(),
+        }
+    }
+}
+
+/// A key on the server: its value, and its time to live in milliseconds.
+type Held = HashMap<Vec<u8>, (Vec<u8>, i64)>;
+
+/// How many milliseconds a bucket has until it is as good as new, read from its value as the script describes it.
+fn lives(name: &[u8], value: &[u8], now: u64) -> f64 {
+    let number = |at: usize| f64::from_le_bytes(value[at * 8..at * 8 + 8].try_into().unwrap());
+    let (seen, x, y, a, b) = (number(1), number(2), number(3), number(4), number(5));
+    let window_ends = (seen / a).floor() * a + a;
+    let kind = name.split(|byte| *byte == b':').nth(3).unwrap()[0];
+    let fresh_at = match kind {
+        b't' | b'q' => seen + y / b,
+        b'f' if x > 0.0 => window_ends,
+        b'c' if x > 0.0 => window_ends + a,
+        b'c' if y > 0.0 => window_ends,
+        b'l' => {
+            let entries = number(6) as usize;
+            assert_eq!(value.len(), 56 + 16 * entries, "entries and their number");
+            if entries as f64 > y { number(7 + 2 * (entries - 1)) + a } else { 0.0 }
+        }
+        _ => 0.0,
+    };
+    ((fresh_at - (now / 1_000) as f64) / 1_000.0).max(0.0)
+}
+
+/// Every key has a time to live, and what was just written has the right one: up to `elapsed` milliseconds ago.
+fn check_lives(held: &Held, before: &Held, now: u64, elapsed: i64) {
+    for (name, (value, ttl)) in held {
+        let shown = String::from_utf8_lossy(name);
+        assert!(*ttl > 0, "{shown} lives for ever: {ttl}");
+        if before.get(name).is_some_and(|(old, _)| old == value) {
+            continue;
+        }
+        let right = lives(name, value, now).ceil().max(1.0) as i64 + LONGER.as_millis() as i64;
+        assert!((right - elapsed - 1..=right + 1).contains(ttl), "{shown}: {ttl} ms, not {right}, {elapsed} ms ago");
+    }
+}
+
+#[test]
+fn the_script_in_an_embedded_lua_agrees_with_the_memory_store() {
+    let runtime = Runtime::new().unwrap();
+    let url = lua::serve();
+    let mut asks = ::redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
+    for seed in 0..from_env("TOLLGATE_RUNS", 10).min(200) {
+        let mut pair = Pair::new(&runtime, &url);
+        let (mut random, mut before) = (Random::new(seed), Held::new());
+        for _ in 0..400 {
+            pair.operate(&mut random);
+            let held: Vec<Vec<u8>> = ::redis::cmd("EVERYTHING").query(&mut asks).unwrap();
+            let parsed = |ttl: &[u8]| std::str::from_utf8(ttl).unwrap().parse().unwrap();
+            let held: Held = held.chunks(3).map(|key| (key[0].clone(), (key[1].clone(), parsed(&key[2])))).collect();
+            check_lives(&held, &before, pair.now, 0);
+            before = held;
+        }
+        for name in before.keys() {
+            let _: () = ::redis::cmd("DEL").arg(name).query(&mut asks).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_server_agrees_with_the_memory_store_and_its_keys_expire_when_they_are_as_good_as_new() {
+    let (runtime, server) = (Runtime::new().unwrap(), Server::start());
+    let mut asks = server.ask();
+    let look = ::redis::Script::new(
+        "local held = {} for _, key in ipairs(redis.call('KEYS', '*')) do held[#held + 1] = key \
+         held[#held + 1] = redis.call('GET', key) held[#held + 1] = redis.call('PTTL', key) end return held",
+    );
+    let (operations, runs) = (from_env("TOLLGATE_REDIS_OPERATIONS", 5_000), 10);
+    for seed in 0..runs {
+        let mut pair = Pair::new(&runtime, &server.url());
+        let (mut random, mut before) = (Random::new(1_000 + seed), Held::new());
+        for _ in 0..operations.div_ceil(runs) {
+            let begun = std::time::Instant::now();
+            pair.operate(&mut random);
+            let held: Vec<::redis::Value> = look.invoke(&mut asks).unwrap();
+            let elapsed = begun.elapsed().as_millis() as i64 + 1;
+            let read = |value: &::redis::Value| ::redis::from_redis_value_ref::<Vec<u8>>(value).unwrap();
+            let ttl = |value: &::redis::Value| ::redis::from_redis_value_ref::<i64>(value).unwrap();
+            let held: Held = held.chunks(3).map(|key| (read(&key[0]), (read(&key[1]), ttl(&key[2])))).collect();
+            check_lives(&held, &before, pair.now, elapsed);
+            before = held;
+        }
+        server.run::<()>(&["FLUSHALL"]);
+    }
+}

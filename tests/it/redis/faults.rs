@@ -1,0 +1,362 @@
+//! What goes wrong with a server and the way to it. Each test tells its figures; see them with `--nocapture`.
+
+use std::time::Instant;
+
+use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
+use tollgate::{Key, Limit, Limiter, Rule, bucket::FixedWindow};
+
+use super::{Duration, RedisStore, proxy::Proxy, secret, server::Server};
+
+const DEADLINE: Duration = Duration::from_millis(25);
+const PERMITS: u64 = 1_000_000;
+
+/// What the store says is back after at most this once the server is.
+const BACK: Duration = Duration::from_millis(500);
+
+fn limiter(store: &RedisStore) -> Limiter<u64> {
+    // A whole day, so that what is used can be counted afterwards; not at midnight, when it starts again.
+    let rule =
+        Rule::new("fault", Limit::new(PERMITS, Duration::from_secs(365 * 86_400)), |id: &u64| Some(Key::from(*id)));
+    Limiter::builder([rule.algorithm(FixedWindow)]).store(store.clone()).build().unwrap()
+}
+
+async fn connect(url: &str) -> (RedisStore, Limiter<u64>) {
+    let store = RedisStore::builder(url, secret()).deadline(DEADLINE).connect().await.unwrap();
+    let limiter = limiter(&store);
+    (store, limiter)
+}
+
+/// One decision: when it was asked for, how long it took, and whether there was an answer.
+struct Asked {
+    at: Instant,
+    took: Duration,
+    error: Option<String>,
+}
+
+/// Asks every millisecond or two, whether or not earlier questions are answered.
+struct Asking {
+    stop: tokio::sync::oneshot::Sender<()>,
+    asking: JoinHandle<Vec<Asked>>,
+}
+
+impl Asking {
+    fn begin(limiter: &Limiter<u64>) -> Self {
+        let (stop, mut stopped) = tokio::sync::oneshot::channel();
+        let limiter = limiter.clone();
+        let asking = tokio::spawn(async move {
+            let (answers, mut answered) = mpsc::unbounded_channel();
+            while stopped.try_recv().is_err() {
+                let (limiter, answers) = (limiter.clone(), answers.clone());
+                tokio::spawn(async move {
+                    let at = Instant::now();
+                    let error = limiter.check(&7).await.err().map(|error| {
+                        let why = std::error::Error::source(&error).unwrap();
+                        format!("{why}: {:?}", why.source().map(ToString::to_string))
+                    });
+                    let _ = answers.send(Asked { at, took: at.elapsed(), error });
+                });
+                sleep(Duration::from_millis(2)).await;
+            }
+            drop(answers);
+            let mut all = Vec::new();
+            while let Some(asked) = answered.recv().await {
+                all.push(asked);
+            }
+            all
+        });
+        Self { stop, asking }
+    }
+
+    async fn end(self) -> Seen {
+        self.stop.send(()).unwrap();
+        Seen(self.asking.await.unwrap())
+    }
+}
+
+struct Seen(Vec<Asked>);
+
+impl Seen {
+    fn passed(&self) -> u64 {
+        self.0.iter().filter(|asked| asked.error.is_none()).count() as u64
+    }
+
+    /// The first that passed of those asked for after `from`.
+    fn back_after(&self, from: Instant) -> Duration {
+        let first = self.0.iter().filter(|asked| asked.at >= from && asked.error.is_none()).map(|asked| asked.at).min();
+        first.expect("it comes back").duration_since(from)
+    }
+
+    fn failed(&self, from: Instant, to: Instant) -> Vec<&str> {
+        let during = self.0.iter().filter(|asked| asked.at >= from && asked.at < to);
+        during.filter_map(|asked| asked.error.as_deref()).collect()
+    }
+
+    /// Tells the figures, and asserts that none took longer than it may.
+    fn tell(&self, what: &str, back: Duration, connects: usize) {
+        let mut took: Vec<_> = self.0.iter().map(|asked| asked.took).collect();
+        took.sort_unstable();
+        let p99 = took[took.len() * 99 / 100];
+        println!(
+            "{what}: {} decisions, {} failed, p99 {p99:?}, longest {:?}, back after {back:?}, {connects} connects",
+            took.len(),
+            self.0.len() as u64 - self.passed(),
+            took.last().unwrap(),
+        );
+        assert!(p99 <= DEADLINE + Duration::from_millis(5), "{what}: p99 {p99:?}");
+        assert!(back <= BACK, "{what}: back after {back:?}");
+    }
+}
+
+/// How many permits are used, as the server knows.
+async fn used(limiter: &Limiter<u64>) -> u64 {
+    for _ in 0..100 {
+        if let Ok(decision) = limiter.peek(&7).await {
+            return PERMITS - decision.tightest().unwrap().verdict.remaining;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no answer")
+}
+
+/// Asserts that as much is used as passed: what was charged and answered too late comes back when the answer comes.
+async fn settles(store: &RedisStore, limiter: &Limiter<u64>, passed: u64) {
+    let give_up = Instant::now() + Duration::from_secs(3);
+    loop {
+        store.flush().await.unwrap();
+        let used = used(limiter).await;
+        if used == passed {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{used} used, and {passed} passed");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_and_starts_empty_is_found_again() {
+    let mut server = Server::start();
+    let proxy = Proxy::before(server.address()).await;
+    let (_store, limiter) = connect(&proxy.url()).await;
+    let asking = Asking::begin(&limiter);
+    sleep(Duration::from_millis(200)).await;
+    let killed = Instant::now();
+    server.kill();
+    sleep(Duration::from_secs(3)).await;
+    server.start_again(&[]);
+    let (server, up) = tokio::task::spawn_blocking(move || {
+        assert!(server.comes_up());
+        (server, Instant::now())
+    })
+    .await
+    .unwrap();
+    sleep(Duration::from_millis(700)).await;
+    let seen = asking.end().await;
+    seen.tell("SIGKILL", seen.back_after(up), proxy.connects());
+    assert!(seen.failed(killed, up).len() > 100);
+    assert!(proxy.connects() <= 20, "{} connects in a 3 s outage", proxy.connects());
+    assert!(used(&limiter).await <= seen.passed());
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_up_while_a_server_is_stopped_charges_nothing() {
+    let server = Server::start();
+    let (store, limiter) = connect(&server.url()).await;
+    let asking = Asking::begin(&limiter);
+    sleep(Duration::from_millis(200)).await;
+    server.stop();
+    sleep(Duration::from_secs(5)).await;
+    server.go_on();
+    let up = Instant::now();
+    sleep(Duration::from_millis(800)).await;
+    let seen = asking.end().await;
+    let connects: String = server.run(&["INFO", "stats"]);
+    let connects = connects.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+    let connects: usize = connects.trim().parse().unwrap();
+    seen.tell("SIGSTOP", seen.back_after(up), connects);
+    assert!(connects < 30, "{connects} connects");
+    settles(&store, &limiter, seen.passed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_swallows_everything_is_replaced() {
+    let server = Server::start();
+    let proxy = Proxy::before(server.address()).await;
+    let (_store, limiter) = connect(&proxy.url()).await;
+    let asking = Asking::begin(&limiter);
+    sleep(Duration::from_millis(1_200)).await;
+    let from = Instant::now();
+    proxy.swallow_existing();
+    sleep(Duration::from_millis(800)).await;
+    let seen = asking.end().await;
+    seen.tell("black hole", seen.back_after(from + DEADLINE), proxy.connects());
+    assert_eq!(proxy.connects(), 2);
+    assert!(!seen.failed(from, from + BACK).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_becomes_a_replica_is_left_until_it_is_one_again() {
+    let server = Server::start();
+    let (store, limiter) = connect(&server.url()).await;
+    let asking = Asking::begin(&limiter);
+    sleep(Duration::from_millis(200)).await;
+    let nobody = super::server::free_port().to_string();
+    server.run::<()>(&["REPLICAOF", "127.0.0.1", &nobody]);
+    let from = Instant::now();
+    sleep(Duration::from_secs(1)).await;
+    let to = Instant::now();
+    server.run::<()>(&["REPLICAOF", "NO", "ONE"]);
+    let up = Instant::now();
+    sleep(Duration::from_millis(700)).await;
+    let seen = asking.end().await;
+    seen.tell("replica", seen.back_after(up), 0);
+    let failed = seen.failed(from, to);
+    assert!(failed.len() > 50 && failed.iter().any(|why| why.contains("replica")), "{failed:?}");
+    settles(&store, &limiter, seen.passed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_memory_says_so_and_keeps_its_connection() {
+    let server = Server::start_with(&["--maxmemory-policy", "noeviction"]);
+    let proxy = Proxy::before(server.address()).await;
+    let (store, limiter) = connect(&proxy.url()).await;
+    let asking = Asking::begin(&limiter);
+    sleep(Duration::from_millis(200)).await;
+    server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let from = Instant::now();
+    sleep(Duration::from_millis(500)).await;
+    let to = Instant::now();
+    server.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    let up = Instant::now();
+    sleep(Duration::from_millis(300)).await;
+    let seen = asking.end().await;
+    seen.tell("OOM", seen.back_after(up), proxy.connects());
+    let failed = seen.failed(from, to);
+    assert!(failed.len() > 50 && failed.iter().all(|why| why.contains("OOM")), "{failed:?}");
+    assert_eq!(proxy.connects(), 1);
+    settles(&store, &limiter, seen.passed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn somebody_elses_endless_script_holds_nobody_up() {
+    let server = Server::start_with(&["--busy-reply-threshold", "100"]);
+    let (store, limiter) = connect(&server.url()).await;
+    let asking = Asking::begin(&limiter);
+    sleep(Duration::from_millis(200)).await;
+    let url = server.url();
+    let busy = tokio::task::spawn_blocking(move || {
+        let mut connection = ::redis::Client::open(url).unwrap().get_connection().unwrap();
+        let endless = ::redis::Script::new("while true do end");
+        endless.invoke::<()>(&mut connection).expect_err("it is killed")
+    });
+    sleep(Duration::from_secs(1)).await;
+    server.run::<()>(&["SCRIPT", "KILL"]);
+    let up = Instant::now();
+    sleep(Duration::from_millis(700)).await;
+    let seen = asking.end().await;
+    seen.tell("BUSY", seen.back_after(up), 0);
+    assert!(busy.await.unwrap().to_string().contains("killed"));
+    settles(&store, &limiter, seen.passed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loads_its_data_is_waited_for() {
+    let mut server = Server::start();
+    let (_store, limiter) = connect(&server.url()).await;
+    server.run::<()>(&["DEBUG", "POPULATE", "20000"]);
+    server.run::<()>(&["SAVE"]);
+    assert!(server.directory().join("dump.rdb").exists());
+    server.kill();
+    let slowly = ["--key-load-delay", "50", "--loading-process-events-interval-bytes", "1024"];
+    server.start_again(&slowly);
+    let asking = Asking::begin(&limiter);
+    // Every answer but the last says that it loads.
+    let (server, up) = tokio::task::spawn_blocking(move || {
+        assert!(server.comes_up());
+        (server, Instant::now())
+    })
+    .await
+    .unwrap();
+    sleep(Duration::from_millis(700)).await;
+    let seen = asking.end().await;
+    let failed = seen.failed(up - Duration::from_secs(20), up);
+    assert!(failed.iter().any(|why| why.contains("loading")), "{:?}", failed.last());
+    seen.tell("LOADING", seen.back_after(up), 0);
+    drop(server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_more_clients_is_asked_again_later() {
+    let server = Server::start_with(&["--maxclients", "4"]);
+    let (_store, limiter) = connect(&server.url()).await;
+    let mut others: Vec<_> = (0..3).map(|_| server.ask()).collect();
+    let asking = Asking::begin(&limiter);
+    sleep(Duration::from_millis(100)).await;
+    // The store's connection is the oldest; its place is taken at once.
+    let first: String = ::redis::cmd("CLIENT").arg("LIST").query(&mut others[0]).unwrap();
+    let store = first.lines().find(|line| line.contains("cmd=evalsha") || line.contains("cmd=eval ")).unwrap();
+    let id = store.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap().to_owned();
+    ::redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(3).query::<()>(&mut others[0]).unwrap();
+    ::redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id).query::<u32>(&mut others[0]).unwrap();
+    let from = Instant::now();
+    sleep(Duration::from_secs(1)).await;
+    let to = Instant::now();
+    ::redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(100).query::<()>(&mut others[0]).unwrap();
+    let up = Instant::now();
+    sleep(Duration::from_millis(700)).await;
+    let seen = asking.end().await;
+    let failed = seen.failed(from, to);
+    assert!(failed.len() > 50, "{}", failed.len());
+    let stats: String = ::redis::cmd("INFO").arg("stats").query(&mut others[0]).unwrap();
+    let rejected = stats.lines().find_map(|line| line.strip_prefix("rejected_connections:")).unwrap();
+    let rejected: u32 = rejected.trim().parse().unwrap();
+    assert!((1..10).contains(&rejected), "{rejected} connections refused");
+    seen.tell("maxclients", seen.back_after(up), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_may_be_flushed_at_any_moment() {
+    let server = Server::start();
+    let (store, limiter) = connect(&server.url()).await;
+    let asking = Asking::begin(&limiter);
+    let mut asks = server.ask();
+    for _ in 0..300 {
+        ::redis::cmd("SCRIPT").arg("FLUSH").query::<()>(&mut asks).unwrap();
+        sleep(Duration::from_millis(2)).await;
+    }
+    let seen = asking.end().await;
+    seen.tell("SCRIPT FLUSH", Duration::ZERO, 1);
+    assert_eq!(seen.passed(), seen.0.len() as u64);
+    settles(&store, &limiter, seen.passed()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_cut_in_half_is_an_error_and_is_not_asked_for_twice() {
+    let server = Server::start();
+    let proxy = Proxy::before(server.address()).await;
+    let (store, limiter) = connect(&proxy.url()).await;
+    assert!(limiter.check(&7).await.unwrap().is_allowed());
+    proxy.cut_next_reply();
+    let from = Instant::now();
+    let error = limiter.check(&7).await.expect_err("half an answer");
+    assert!(from.elapsed() <= DEADLINE + Duration::from_millis(5), "{:?}", from.elapsed());
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    println!("half a reply: {why} after {:?}", from.elapsed());
+    store.connected().await;
+    assert!(from.elapsed() <= BACK, "{:?}", from.elapsed());
+    assert_eq!(used(&limiter).await, 2, "it ran once, and nobody can know");
+    assert_eq!(proxy.connects(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_dropped_on_its_way_gives_back_what_it_charged() {
+    let server = Server::start();
+    let (store, limiter) = connect(&server.url()).await;
+    assert!(limiter.check(&7).await.unwrap().is_allowed());
+    for _ in 0..50 {
+        let mut check = tokio_test::task::spawn(limiter.check(&7));
+        assert!(check.poll().is_pending());
+        drop(check);
+    }
+    settles(&store, &limiter, 1).await;
+}

@@ -1,0 +1,27 @@
+//! The Redis store, against servers that these tests start on free ports of the loopback address.
+
+mod differential;
+mod exact;
+mod faults;
+mod lua;
+mod proxy;
+mod server;
+
+use std::time::Duration;
+
+use tollgate::{
+    key::Secret,
+    store::{RedisStore, RedisStoreBuilder},
+};
+
+/// The secret that all processes of a deployment share.
+fn secret() -> Secret {
+    Secret::new(*b"of every process")
+}
+
+/// A store whose time is the limiter's: keys outlive any test, since the server's clock does not stop.
+fn by_the_clock(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url, secret()).time_from_clock(LONGER).deadline(Duration::from_secs(5))
+}
+
+const LONGER: Duration = Duration::from_secs(3_600);
