@@ -16,6 +16,8 @@ use crate::{limit::Limit, time::Nanos};
 pub(crate) struct RuleInfo {
     pub(crate) name: Cow<'static, str>,
     pub(crate) overload: bool,
+    /// The limit it was made with; a request may be under another one.
+    pub(crate) limit: Limit,
 }
 
 /// One rule's part of a decision.
@@ -235,6 +237,14 @@ impl Decision {
         self.rules().filter(refuses).map(|rule| rule.rule)
     }
 
+    /// Whether every rule applied, each under the limit it was made with, and the store counted.
+    pub(crate) fn is_by_every_rule_as_made(&self) -> bool {
+        let as_made = |(rule, ruling): (&RuleInfo, &Ruling)| {
+            rule.limit == ruling.limit && ruling.verdict.source.tells_whole_limit()
+        };
+        self.rulings.len() == self.rules.len() && self.rules.iter().zip(&self.rulings).all(as_made)
+    }
+
     fn named(&self, ruling: &Ruling) -> RuleVerdict<'_> {
         let rule = self.rules.get(ruling.rule).map_or("", |rule| &rule.name);
         RuleVerdict { rule, cost: ruling.cost, limit: ruling.limit, verdict: ruling.verdict }
@@ -301,8 +311,9 @@ mod tests {
     use super::*;
 
     fn decide(rows: &[(Outcome, u64, u64)]) -> Decision {
-        let rules =
-            (0..rows.len()).map(|at| RuleInfo { name: format!("r{at}").into(), overload: at == 1 }).collect::<Vec<_>>();
+        let rules = (0..rows.len())
+            .map(|at| RuleInfo { name: format!("r{at}").into(), overload: at == 1, limit: Limit::per_second(100) })
+            .collect::<Vec<_>>();
         let rulings = rows.iter().enumerate().map(|(rule, &(outcome, remaining, cost))| Ruling {
             rule,
             cost,

@@ -78,6 +78,11 @@ impl Source {
     pub const fn has_numbers(self) -> bool {
         !matches!(self, Self::Unasked | Self::Policy)
     }
+
+    /// Whether the limit told is the rule's own, and not a share of it.
+    pub(crate) const fn tells_whole_limit(self) -> bool {
+        self.has_numbers() && !matches!(self, Self::Fallback)
+    }
 }
 
 impl Verdict {

@@ -5,6 +5,11 @@ use http::{HeaderMap, header};
 /// Returns whether `text/plain` is wanted more than a problem document. Where nothing is said, or both are wanted as
 /// much, it is not.
 pub(super) fn wants_text(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::ACCEPT).iter();
+    if lines.next().is_none_or(|line| line == "*/*") && lines.next().is_none() {
+        // Nothing, or what most programs send.
+        return false;
+    }
     let (mut text, mut json) = (Quality::default(), Quality::default());
     for line in headers.get_all(header::ACCEPT) {
         for range in line.to_str().unwrap_or_default().split(',').take(32) {

@@ -1,9 +1,15 @@
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::digits;
+use super::{
+    arena::{put_number, written},
+    digits,
+};
 use crate::{
     decision::{Decision, Outcome, RuleVerdict, Source, Wait},
     time::Nanos,
@@ -99,9 +105,12 @@ impl Headers {
     }
 
     /// Writes the fields; none where no rule applied.
-    pub(crate) fn write<B>(&self, response: &mut Response<B>, decision: &Decision) {
+    pub(super) fn write<B>(&self, response: &mut Response<B>, decision: &Decision, policies: &Policies) {
         if let Self::Custom(Writer(write)) = self {
             return write(decision, response.headers_mut());
+        }
+        if matches!(self, Self::None) {
+            return;
         }
         let Some(tightest) = decision.tightest() else { return };
         let refused_inside = decision.is_allowed() && is_refusal(response);
@@ -109,10 +118,10 @@ impl Headers {
         match self {
             Self::XRateLimit => write_x(headers, tightest, None, refused_inside),
             Self::XRateLimitEpoch => write_x(headers, tightest, Some(decision.at()), refused_inside),
-            Self::Ietf => write_ietf(headers, decision),
+            Self::Ietf => write_ietf(headers, decision, policies),
             Self::Both => {
                 write_x(headers, tightest, None, refused_inside);
-                write_ietf(headers, decision);
+                write_ietf(headers, decision, policies);
             }
             Self::None | Self::Custom(_) => {}
         }
@@ -153,33 +162,66 @@ fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.parse().ok()
 }
 
+/// `RateLimit-Policy` as it is on most responses of a layer: of every rule, each with the limit it was made with.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Policies(Arc<OnceLock<HeaderValue>>);
+
+impl Policies {
+    fn of(&self, decision: &Decision) -> Option<HeaderValue> {
+        if !decision.is_by_every_rule_as_made() {
+            return render_policies(decision);
+        }
+        match self.0.get() {
+            Some(policies) => Some(policies.clone()),
+            None => render_policies(decision).map(|policies| self.0.get_or_init(|| policies).clone()),
+        }
+    }
+}
+
+fn render_policies(decision: &Decision) -> Option<HeaderValue> {
+    list(|policies| {
+        for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
+            begin_item(policies, rule.rule);
+            parameter(policies, b";q=", rule.verdict.limit);
+            parameter(policies, b";w=", policy_window(&rule).as_secs_ceil().max(1));
+        }
+    })
+}
+
 /// Appends a list item for each rule to what layers further in have written; lists may go over several lines.
-fn write_ietf(headers: &mut HeaderMap, decision: &Decision) {
-    let (mut policies, mut limits) = (BytesMut::with_capacity(64), BytesMut::with_capacity(64));
+fn write_ietf(headers: &mut HeaderMap, decision: &Decision, policies: &Policies) {
     // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told. One that is there
     // already comes from further in, where the request was refused, or is the application's own.
     let passed = decision.is_allowed();
     let last_end = headers.get(header::RETRY_AFTER).filter(|_| passed).map(|value| number(value).unwrap_or(0));
-    for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
-        begin_item(&mut policies, rule.rule);
-        parameter(&mut policies, b";q=", rule.verdict.limit);
-        parameter(&mut policies, b";w=", policy_window(&rule).as_secs_ceil().max(1));
-        match rule.verdict.outcome {
-            // For the same reason a refusal tells only the windows of those who refuse.
-            Outcome::Pass | Outcome::Delay(_) | Outcome::Refuse(Wait::Never) => {
-                let at_least = u64::from(rule.verdict.remaining == 0);
-                let window = rule.verdict.effective_window.map(|window| window.as_secs_ceil().max(at_least));
-                let too_long = last_end.is_some() && window > last_end;
-                if passed && !too_long || !rule.verdict.outcome.passes() {
-                    item(&mut limits, rule.rule, rule.verdict.remaining, window);
+    let limits = list(|limits| {
+        for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
+            match rule.verdict.outcome {
+                // For the same reason a refusal tells only the windows of those who refuse.
+                Outcome::Pass | Outcome::Delay(_) | Outcome::Refuse(Wait::Never) => {
+                    let at_least = u64::from(rule.verdict.remaining == 0);
+                    let window = rule.verdict.effective_window.map(|window| window.as_secs_ceil().max(at_least));
+                    let too_long = last_end.is_some() && window > last_end;
+                    if passed && !too_long || !rule.verdict.outcome.passes() {
+                        item(limits, rule.rule, rule.verdict.remaining, window);
+                    }
                 }
+                Outcome::Refuse(Wait::For(wait)) => item(limits, rule.rule, 0, Some(wait.as_secs_ceil().max(1))),
+                Outcome::Refuse(Wait::Unknown) => item(limits, rule.rule, 0, None),
             }
-            Outcome::Refuse(Wait::For(wait)) => item(&mut limits, rule.rule, 0, Some(wait.as_secs_ceil().max(1))),
-            Outcome::Refuse(Wait::Unknown) => item(&mut limits, rule.rule, 0, None),
+        }
+    });
+    headers.reserve(2);
+    for (name, list) in [(POLICY, policies.of(decision)), (RATE_LIMIT, limits)] {
+        if let Some(list) = list {
+            headers.append(name, list);
         }
     }
-    append(headers, POLICY, policies);
-    append(headers, RATE_LIMIT, limits);
+}
+
+/// Returns what `write` writes, unless that is nothing.
+fn list(write: impl FnOnce(&mut BytesMut)) -> Option<HeaderValue> {
+    HeaderValue::from_maybe_shared::<Bytes>(written(write)).ok().filter(|value| !value.is_empty())
 }
 
 /// A window's period, or the time a bucket takes to fill.
@@ -211,22 +253,5 @@ fn begin_item(list: &mut BytesMut, name: &str) {
 
 fn parameter(list: &mut BytesMut, name: &[u8], value: u64) {
     list.put_slice(name);
-    let mut digits = [0; 20];
-    let (mut value, mut at) = (value.min(MAX_INTEGER), digits.len());
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + u8::try_from(value % 10).unwrap_or(0);
-        value /= 10;
-        at -= 1;
-        if value == 0 {
-            break;
-        }
-    }
-    list.put_slice(digits.get(at..).unwrap_or_default());
-}
-
-fn append(headers: &mut HeaderMap, name: HeaderName, list: BytesMut) {
-    let value = HeaderValue::from_maybe_shared::<Bytes>(list.freeze());
-    if let Ok(value) = value.map_err(drop).and_then(|value| if value.is_empty() { Err(()) } else { Ok(value) }) {
-        headers.append(name, value);
-    }
+    put_number(list, value.min(MAX_INTEGER));
 }

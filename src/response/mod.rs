@@ -6,6 +6,7 @@
 //! service says what a refusal is with [`refuse_with`](crate::RateLimitLayer::refuse_with).
 
 mod accept;
+mod arena;
 mod digits;
 mod grpc;
 mod headers;
@@ -18,7 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 
 use crate::{
     body::ResponseBody,
@@ -26,6 +27,7 @@ use crate::{
     time::Nanos,
 };
 
+use headers::Policies;
 pub use headers::{Headers, Writer};
 
 /// What passing responses are turned into.
@@ -63,6 +65,7 @@ pub struct Http {
     pub(crate) jitter_percent: u8,
     pub(crate) grpc_pushback: bool,
     pub(crate) exposes_decision: bool,
+    policies: Policies,
 }
 
 impl Http {
@@ -70,7 +73,7 @@ impl Http {
     fn told<B, R>(&self, response: Response<B>, decision: &Decision) -> Response<ResponseBody<B, R>> {
         let mut response = response.map(ResponseBody::new);
         if !self.on_refusals_only {
-            self.headers.write(&mut response, decision);
+            self.headers.write(&mut response, decision, &self.policies);
         }
         self.expose(response.extensions_mut(), decision);
         response
@@ -93,7 +96,7 @@ impl Http {
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
-        self.headers.write(response, decision);
+        self.headers.write(response, decision, &self.policies);
         self.expose(response.extensions_mut(), decision);
     }
 
@@ -124,6 +127,7 @@ impl Http {
         let is_head = request.method() == Method::HEAD;
         let text = if is_head { Bytes::new() } else { text };
         let mut response = Response::new(ResponseBody::refusal(RefusalBody::from(text)));
+        *response.headers_mut() = HeaderMap::with_capacity(FIELDS);
         *response.status_mut() = decision.status();
         if is_head {
             // RFC 9110, 8.6: a length, where there is one, is that of the answer to GET. Servers would add that of the
@@ -134,6 +138,9 @@ impl Http {
         response
     }
 }
+
+/// As many fields as a refusal has: what it is, when to retry, and the limit's three.
+const FIELDS: usize = 6;
 
 /// Answers that are HTTP's, and can be told what every HTTP layer can. Sealed.
 pub trait HttpAnswers: sealed::Sealed {}

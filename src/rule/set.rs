@@ -24,8 +24,10 @@ impl<Req> Rules<Req> {
                 ));
             }
         }
-        let info =
-            rules.iter().map(|(rule, _)| RuleInfo { name: rule.name.clone(), overload: rule.is_overload() }).collect();
+        let info = rules
+            .iter()
+            .map(|(rule, _)| RuleInfo { name: rule.name.clone(), overload: rule.is_overload(), limit: rule.limit })
+            .collect();
         Ok(Self { rules, info })
     }
 

@@ -76,12 +76,18 @@ impl<B: Bucket> Base<B> {
         self.hash.hash_one(key)
     }
 
+    /// The present life of buckets that begin now.
+    #[inline]
+    pub(super) fn era(&self) -> u32 {
+        self.era.load(Ordering::Relaxed)
+    }
+
     /// What a key without a bucket starts from, and when to judge it: its bucket may have been dropped as fresh at
     /// `dropped`, a time that this thread may not have reached yet.
     pub(super) fn start(&self, dropped: Nanos, key: KeyId, limit: Limit, now: Nanos) -> (Entry<B::State>, When) {
         let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
         let mut entry = match shared.as_deref() {
-            Some(Some(shared)) => Entry { era: self.era.load(Ordering::Relaxed), ..shared.clone() },
+            Some(Some(shared)) => Entry { era: self.era(), ..shared.clone() },
             _ => self.fresh(limit, now),
         };
         if was_set_back(dropped, now) {
@@ -94,7 +100,7 @@ impl<B: Bucket> Base<B> {
     }
 
     pub(super) fn fresh(&self, limit: Limit, now: Nanos) -> Entry<B::State> {
-        Entry { limit, era: self.era.load(Ordering::Relaxed), state: self.bucket.fresh(&limit, now) }
+        Entry { limit, era: self.era(), state: self.bucket.fresh(&limit, now) }
     }
 
     /// Looks at a bucket, lets the others be looked at, and takes the charge if it is settled so.

@@ -62,11 +62,11 @@ pub(super) struct Dense<W> {
     until_rebuilt: u32,
 }
 
-/// A table is rebuilt when more than this many of ten slots are taken, and has to be before all but one are.
-const FULL: usize = 8;
-
-/// What is rebuilt has slots for this many in a hundred more than it holds.
-const SLACK: usize = 45;
+/// How many of a hundred slots may be taken before a table is rebuilt, and how many more than it holds it has then: in a
+/// small table few are walked past even where it is nearly full, and in a large one being rebuilt is what costs.
+const fn fullness(slots: usize) -> (usize, usize) {
+    if slots < 100 { (90, 25) } else { (85, 55) }
+}
 
 /// A table has at least this many slots.
 const FEWEST: usize = 4;
@@ -128,6 +128,7 @@ impl<W: Copy + Default> Dense<W> {
     }
 
     /// Where a key that was not [found](Self::find) would go.
+    #[inline]
     pub(super) fn vacancy(&self, hash: u64, is_absent: impl Fn(&Slot<W>) -> bool) -> Vacancy {
         let mut at = self.home(hash);
         while let Some(slot) = self.slots.get(at) {
@@ -144,6 +145,7 @@ impl<W: Copy + Default> Dense<W> {
     }
 
     /// Puts an entry into a vacancy.
+    #[inline]
     pub(super) fn insert(&mut self, vacancy: Vacancy, slot: Slot<W>) {
         let (at, new) = match vacancy {
             Vacancy::Reused(at) => (at, 0),
@@ -159,7 +161,7 @@ impl<W: Copy + Default> Dense<W> {
 
     /// Whether it is time to [rebuild](Self::rebuild).
     pub(super) fn is_crowded(&self) -> bool {
-        self.until_rebuilt == 0 || (self.len() + 1) * 10 > self.slots.len() * FULL
+        self.until_rebuilt == 0 || (self.len() + 1) * 100 > self.slots.len() * fullness(self.slots.len()).0
     }
 
     /// Takes an entry out. Those behind it move up, so that each can still be found.
@@ -197,7 +199,7 @@ impl<W: Copy + Default> Dense<W> {
                 *slot = Slot::empty();
             }
         }
-        let slots = ((kept + 1) * (100 + SLACK)).div_ceil(100).max(FEWEST);
+        let slots = ((kept + 1) * (100 + fullness(kept).1)).div_ceil(100).max(FEWEST);
         let old = std::mem::replace(&mut self.slots, vec![Slot::empty(); slots].into());
         for slot in old.iter().filter(|slot| !slot.is_empty()) {
             let mut at = self.home(hash_of(slot.key()));

@@ -86,26 +86,24 @@ impl<B: Packed> ShardedTable<B> {
         self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), &self.limit)
     }
 
-    /// The usual case of [`visit_alone`](AnyTable::visit_alone), by the shortest way; returns whether it was that.
+    /// The usual case of [`visit_alone`](AnyTable::visit_alone), by the shortest way; `None` where it is another.
     #[inline]
-    fn visit_at_once(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+    fn visit_at_once(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Option<bool> {
         let usual =
             charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
         if !usual || charge.limit != self.limit {
-            return false;
+            return None;
         }
         let hash = self.base.hash(charge.key);
-        let mut buckets = self.shard(hash).buckets.lock();
+        let shard = self.shard(hash);
+        let mut buckets = shard.buckets.lock();
         if now < buckets.dropped() {
-            return false;
+            return None;
         }
         let Some(slot) = buckets.dense.find(charge.key, hash).and_then(|at| buckets.dense.get_mut(at)) else {
-            return false;
+            return self.insert_at_once(shard, &mut buckets, now, charge, hash, verdicts);
         };
-        let Some(AtOnce { verdict, taken }) = self.base.bucket.at_once(slot.words, &self.limit, now, charge.cost)
-        else {
-            return false;
-        };
+        let AtOnce { verdict, taken } = self.base.bucket.at_once(slot.words, &self.limit, now, charge.cost)?;
         let mark = taken.map(|(words, mark)| {
             slot.words = words;
             mark
@@ -114,7 +112,38 @@ impl<B: Packed> ShardedTable<B> {
         if mark.is_some() {
             buckets.seen = now;
         }
-        true
+        Some(false)
+    }
+
+    /// The same of a new key that has room and shared no bucket before.
+    fn insert_at_once(
+        &self,
+        shard: &Shard<B>,
+        buckets: &mut Buckets<B>,
+        now: Nanos,
+        charge: &Charge<'_>,
+        hash: u64,
+        verdicts: &mut Verdicts,
+    ) -> Option<bool> {
+        let is_wide = |key| buckets.wide.as_ref().is_some_and(|wide| wide.contains_key(&key));
+        if self.base.shared.get().is_some() || is_wide(charge.key) {
+            return None;
+        }
+        let fresh = B::Words::default();
+        let AtOnce { verdict, taken } = self.base.bucket.at_once(fresh, &self.limit, now, charge.cost)?;
+        let (words, mark) = taken?;
+        let vacancy = self.vacancy(buckets, hash, (now, Nanos::ZERO));
+        match vacancy {
+            Vacancy::Reused(_) => {}
+            Vacancy::Empty(_) => self.base.count.reserve()?.keep(),
+            Vacancy::None => return None,
+        }
+        let era = self.base.era();
+        buckets.dense.insert(vacancy, Slot::new(charge.key, era, words));
+        buckets.seen = now;
+        shard.has_fresh_at(self.base.bucket.fresh_at(&self.base.bucket.unpack(words, now), &self.limit));
+        verdicts.push(Judged::new(verdict, Some(mark)).stamped(u64::from(era)));
+        Some(buckets.dense.is_crowded())
     }
 
     #[allow(clippy::too_many_arguments, reason = "the other half of `visit_with`, apart because it is rarely run")]
@@ -221,7 +250,7 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
 
     #[inline]
     fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
-        if self.visit_at_once(now, charge, verdicts) { false } else { visit_alone(self, now, charge, verdicts) }
+        self.visit_at_once(now, charge, verdicts).unwrap_or_else(|| visit_alone(self, now, charge, verdicts))
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
