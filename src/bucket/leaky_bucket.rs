@@ -35,27 +35,8 @@ use crate::{
 pub struct LeakyBucket;
 
 impl LeakyBucket {
-    fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
-        let used = state.used_units(limit, now);
-        let remaining = if used == 0 { limit.capacity().saturating_sub(keep) } else { 0 };
-        let window = if used == 0 { units_of(limit, limit.capacity()) } else { used };
-        Verdict::new(outcome, limit.capacity(), remaining, Some(drain_time(limit, used)))
-            .within(drain_time(limit, window))
-    }
-}
-
-impl Bucket for LeakyBucket {
-    type State = Schedule;
-
-    fn fresh(&self, _limit: &Limit, _now: Nanos) -> Schedule {
-        Schedule::default()
-    }
-
-    fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
-        self.verdict(state, limit, now, self.outcome(state, limit, now, ask), ask.keep)
-    }
-
-    fn outcome(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
+    #[inline]
+    fn passes(self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
         let queued = state.used_units(limit, now);
         match ask.needs(limit.capacity()) {
             _ if ask.cost == 0 => Outcome::Pass,
@@ -75,6 +56,31 @@ impl Bucket for LeakyBucket {
                 }
             }
         }
+    }
+
+    fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
+        let used = state.used_units(limit, now);
+        let remaining = if used == 0 { limit.capacity().saturating_sub(keep) } else { 0 };
+        let window = if used == 0 { units_of(limit, limit.capacity()) } else { used };
+        Verdict::new(outcome, limit.capacity(), remaining, Some(drain_time(limit, used)))
+            .within(drain_time(limit, window))
+    }
+}
+
+impl Bucket for LeakyBucket {
+    type State = Schedule;
+
+    fn fresh(&self, _limit: &Limit, _now: Nanos) -> Schedule {
+        Schedule::default()
+    }
+
+    fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
+        self.verdict(state, limit, now, self.passes(state, limit, now, ask), ask.keep)
+    }
+
+    #[inline]
+    fn outcome(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> (Outcome, Option<Verdict>) {
+        (self.passes(state, limit, now, ask), None)
     }
 
     fn take(&self, state: &mut Schedule, limit: &Limit, now: Nanos, ask: Ask) -> (Verdict, Mark) {

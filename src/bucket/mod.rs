@@ -273,10 +273,12 @@ pub trait Bucket: Send + Sync + std::fmt::Debug + 'static {
     /// Answers without changing anything.
     fn look(&self, state: &Self::State, limit: &Limit, now: Nanos, ask: Ask) -> Verdict;
 
-    /// Returns the outcome alone of [`look`](Self::look), where that can be told sooner than the numbers. The store asks
-    /// for it first, and for the numbers once it knows whether the request passes.
-    fn outcome(&self, state: &Self::State, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
-        self.look(state, limit, now, ask).outcome
+    /// Returns the outcome of [`look`](Self::look), and the numbers where it does not tell sooner without: the store needs
+    /// them only of a request that does not pass.
+    #[doc(hidden)]
+    fn outcome(&self, state: &Self::State, limit: &Limit, now: Nanos, ask: Ask) -> (Outcome, Option<Verdict>) {
+        let verdict = self.look(state, limit, now, ask);
+        (verdict.outcome, Some(verdict))
     }
 
     /// Charges `ask.cost`, whether or not there is room, and returns the numbers afterwards. The outcome is a delay

@@ -35,6 +35,31 @@ pub struct TokenBucket;
 
 impl TokenBucket {
     #[inline]
+    fn passes(self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
+        let capacity = units_of(limit, limit.capacity());
+        match ask.needs(limit.capacity()) {
+            _ if ask.cost == 0 => Outcome::Pass,
+            None => Outcome::Refuse(Wait::Never),
+            Some(needs) if state.outlasts_time(limit, now, needs) => {
+                Outcome::Refuse(Wait::For(drain_time(limit, units_of(limit, needs))))
+            }
+            Some(needs) => {
+                let needed = state.used_units(limit, now).saturating_add(units_of(limit, needs));
+                match needed.saturating_sub(capacity) {
+                    0 => Outcome::Pass,
+                    missing => {
+                        let wait = drain_time(limit, missing);
+                        match wait.checked_sub(ask.max_delay) {
+                            None | Some(Nanos::ZERO) => Outcome::Delay(wait),
+                            Some(longer) => Outcome::Refuse(Wait::For(longer)),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
     fn verdict(self, state: &Schedule, limit: &Limit, now: Nanos, outcome: Outcome, keep: u64) -> Verdict {
         let (used, capacity) = (state.used_units(limit, now), units_of(limit, limit.capacity()));
         let tokens = capacity.saturating_sub(used);
@@ -57,32 +82,12 @@ impl Bucket for TokenBucket {
     }
 
     fn look(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
-        self.verdict(state, limit, now, self.outcome(state, limit, now, ask), ask.keep)
+        self.verdict(state, limit, now, self.passes(state, limit, now, ask), ask.keep)
     }
 
     #[inline]
-    fn outcome(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> Outcome {
-        let capacity = units_of(limit, limit.capacity());
-        match ask.needs(limit.capacity()) {
-            _ if ask.cost == 0 => Outcome::Pass,
-            None => Outcome::Refuse(Wait::Never),
-            Some(needs) if state.outlasts_time(limit, now, needs) => {
-                Outcome::Refuse(Wait::For(drain_time(limit, units_of(limit, needs))))
-            }
-            Some(needs) => {
-                let needed = state.used_units(limit, now).saturating_add(units_of(limit, needs));
-                match needed.saturating_sub(capacity) {
-                    0 => Outcome::Pass,
-                    missing => {
-                        let wait = drain_time(limit, missing);
-                        match wait.checked_sub(ask.max_delay) {
-                            None | Some(Nanos::ZERO) => Outcome::Delay(wait),
-                            Some(longer) => Outcome::Refuse(Wait::For(longer)),
-                        }
-                    }
-                }
-            }
-        }
+    fn outcome(&self, state: &Schedule, limit: &Limit, now: Nanos, ask: Ask) -> (Outcome, Option<Verdict>) {
+        (self.passes(state, limit, now, ask), None)
     }
 
     #[inline]

@@ -114,7 +114,7 @@ impl<B: Bucket> Base<B> {
         mut next: impl FnMut(bool) -> Settled,
     ) -> (Settled, Judged) {
         let ask = Ask::new(charge.cost).keep(charge.keep).max_delay(charge.max_delay);
-        let outcome = self.bucket.outcome(&entry.state, &entry.limit, judged_at, ask);
+        let (outcome, verdict) = self.bucket.outcome(&entry.state, &entry.limit, judged_at, ask);
         let passes = outcome.passes();
         let settled = next(passing && (passes || !charge.votes));
         let take = charge.cost > 0
@@ -127,7 +127,7 @@ impl<B: Bucket> Base<B> {
             let (verdict, mark) = self.bucket.take(&mut entry.state, &entry.limit, judged_at, ask);
             (verdict, Some(mark))
         } else {
-            (self.bucket.look(&entry.state, &entry.limit, judged_at, ask), None)
+            (verdict.unwrap_or_else(|| self.bucket.look(&entry.state, &entry.limit, judged_at, ask)), None)
         };
         if lag > Nanos::ZERO {
             verdict = verdict.seen_from_before(lag);
