@@ -2,7 +2,7 @@
 //!
 //! Messages, levels and field names are part of the API.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A switch for what is reported only once. Relaxed is enough: it publishes nothing but itself.
 #[derive(Debug, Default)]
@@ -12,6 +12,20 @@ impl Once {
     /// Returns true the first time.
     fn first(&self) -> bool {
         !self.0.load(Ordering::Relaxed) && !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// How often something happened. Relaxed is enough: it publishes nothing but itself.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

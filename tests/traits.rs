@@ -23,7 +23,9 @@ use tollgate::{
     decision::{Outcome, Refusal, RuleVerdict, Source, Verdict, Wait},
     key::{KeyId, ParseNetError, Secret, TrustedProxies},
     response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Writer},
-    store::{Guarded, GuardedBuilder, GuardedCounts, MemoryStore, MemoryStoreBuilder, Overflow, Receipt, Reply},
+    store::{
+        Guarded, GuardedBuilder, GuardedCounts, MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow, Receipt, Reply,
+    },
     time::{ManualClock, Nanos, SystemClock},
 };
 
@@ -123,6 +125,7 @@ table! {
     // Stores. A receipt is for one charge, so it is not cloned.
     MemoryStore: Send Sync Unpin Clone Debug;
     MemoryStoreBuilder: Send Sync Unpin Clone Debug;
+    MemoryCounts: Send Sync Unpin Clone Copy Debug;
     Guarded: Send Sync Unpin Clone Debug;
     GuardedBuilder: Send Sync Unpin Debug;
     GuardedCounts: Send Sync Unpin Clone Copy Debug;

@@ -7,7 +7,7 @@ mod receipt;
 mod redis;
 
 pub use guarded::{Guarded, GuardedBuilder, GuardedCounts};
-pub use memory::{MemoryStore, MemoryStoreBuilder, Overflow};
+pub use memory::{MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow};
 pub use receipt::Receipt;
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};

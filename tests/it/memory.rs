@@ -80,6 +80,7 @@ fn a_flood_of_new_keys_stays_under_the_cap_and_gives_a_drained_key_nothing() {
         assert!(passes(&limiter, 7), "{overflow:?}: who has a place keeps it");
         let refused = limiter.check_now(&(FLOOD + 1)).unwrap();
         assert_eq!(refused.status(), 503, "{overflow:?}: not this key's fault");
+        assert_eq!(store.counts().overflow_decisions, FLOOD - 9_999 + 1, "{overflow:?}");
         // Once the others are as new, there is room again.
         clock.advance(Duration::from_secs(3_600));
         assert!(passes(&limiter, FLOOD + 1), "{overflow:?}");

@@ -20,7 +20,7 @@ use crate::{
     charge::{Charge, Judged, RuleSpec, Take, Taken},
     key::{KeyHash, KeyId},
     limit::Limit,
-    observe::{self, Once},
+    observe::{self, Counter, Once},
     time::Nanos,
 };
 
@@ -39,6 +39,8 @@ pub(super) struct Base<B: Bucket> {
     /// which whoever makes its successor takes after.
     era: AtomicU32,
     reported_full: Once,
+    /// Decisions on keys that had no place.
+    pub(super) overflowed: Counter,
 }
 
 /// When a bucket is judged, and how much later than the request's own time that is.
@@ -69,6 +71,7 @@ impl<B: Bucket> Base<B> {
             shared: OnceLock::new(),
             era: AtomicU32::new(0),
             reported_full: Once::default(),
+            overflowed: Counter::default(),
         }
     }
 

@@ -261,4 +261,8 @@ impl<B: Bucket> AnyTable for MapTable<B> {
     fn len(&self) -> usize {
         self.base.count.get()
     }
+
+    fn overflowed(&self) -> u64 {
+        self.base.overflowed.get()
+    }
 }

@@ -74,6 +74,17 @@ struct Inner {
     places: Mutex<HashMap<Cow<'static, str>, Arc<Place>>>,
 }
 
+/// What a [`MemoryStore`] holds, and did since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct MemoryCounts {
+    /// Keys that have a bucket. Fresh buckets that were not dropped yet count.
+    pub tracked_keys: usize,
+    /// Decisions on keys for which there was no place, by [`Overflow`]; a sign of a flood, or of too low a
+    /// [`max_keys`](MemoryStoreBuilder::max_keys).
+    pub overflow_decisions: u64,
+}
+
 /// How many keys a rule may hold, and what happens to others.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
@@ -129,6 +140,18 @@ impl MemoryStore {
     /// Returns how many keys have a bucket, over all rules. Fresh buckets that were not dropped yet count.
     pub fn tracked_keys(&self) -> usize {
         self.places().values().map(|place| place.table.len()).sum()
+    }
+
+    /// Returns what the store holds and did, over all rules.
+    ///
+    /// A bucket in use is never dropped for another one, so there is nothing to tell of such evictions.
+    pub fn counts(&self) -> MemoryCounts {
+        let places = self.places();
+        let tables = || places.values().map(|place| &place.table);
+        MemoryCounts {
+            tracked_keys: tables().map(|table| table.len()).sum(),
+            overflow_decisions: tables().map(|table| table.overflowed()).sum(),
+        }
     }
 
     /// Drops every bucket that answers at `now` as a fresh one, gives the memory back, and returns how many it

@@ -63,6 +63,7 @@ impl<B: Bucket> Base<B> {
             }
         };
         judged.verdict.untracked = true;
+        self.overflowed.add_one();
         (settled, judged)
     }
 }

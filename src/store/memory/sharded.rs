@@ -345,4 +345,8 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
     fn len(&self) -> usize {
         self.base.count.get()
     }
+
+    fn overflowed(&self) -> u64 {
+        self.base.overflowed.get()
+    }
 }

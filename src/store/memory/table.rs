@@ -62,6 +62,8 @@ pub(super) trait AnyTable: Send + Sync {
     fn sweep(&self, now: Nanos) -> usize;
     /// The number of buckets.
     fn len(&self) -> usize;
+    /// How many decisions were on keys that had no place.
+    fn overflowed(&self) -> u64;
 }
 
 /// What follows the only charge of a request: nothing.
