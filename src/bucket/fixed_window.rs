@@ -10,7 +10,7 @@ pub(super) const NO_BURST: &str =
 
 /// Counts in windows aligned to the Unix epoch: `n` in `[kW, (k+1)W)`.
 ///
-/// **Bounds** `n` per aligned window, and so up to `2n` around an edge. **State** 16 bytes a key. Choose it for coarse
+/// **Bounds** `n` per aligned window, and so up to `2n` around an edge. **State** 12 bytes a key. Choose it for coarse
 /// quotas (10,000 a day) where the edge does not matter and "resets at midnight UTC" is the promise; nowhere else.
 ///
 /// # Examples

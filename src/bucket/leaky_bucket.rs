@@ -10,7 +10,7 @@ use crate::{
 
 /// A queue of depth `burst` that drains at the rate: requests are **held** until the work ahead of them is done.
 ///
-/// **Bounds** starts: never closer together than the rate allows. **State** 32 bytes a key. **Costs** latency: an
+/// **Bounds** starts: never closer together than the rate allows. **State** 12 bytes a key. **Costs** latency: an
 /// admitted request waits `work ahead / rate`. A burst of five at five per second starts at 0, 0.2, 0.4, 0.6 and
 /// 0.8 s. Choose it in front of something with a strict contract of its own; to protect your own service, refusing
 /// with a [`TokenBucket`](super::TokenBucket) is cheaper, since a held request holds its connection.

@@ -11,7 +11,7 @@ use crate::{
 /// Two aligned windows, the previous one weighted by how much of it the trailing window still covers.
 ///
 /// **Bounds** `n` per aligned window and fewer than `2n` in any trailing one; no doubling at an edge after a window of
-/// evenly spread requests, which is what the weight assumes. **State** 24 bytes a key, whatever the limit. Choose it
+/// evenly spread requests, which is what the weight assumes. **State** 16 bytes a key, whatever the limit. Choose it
 /// for "about n per window" at scale; where `n` has to be exact, choose
 /// [`SlidingWindowLog`](super::SlidingWindowLog).
 ///

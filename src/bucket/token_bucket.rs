@@ -10,7 +10,7 @@ use crate::{
 
 /// The default: a bucket of `burst` tokens that refills at a steady rate; a request takes as many as it costs.
 ///
-/// **Bounds** at most `burst + rate * T` in *any* interval `T`. **State** 32 bytes a key. Kept as a schedule (the
+/// **Bounds** at most `burst + rate * T` in *any* interval `T`. **State** 12 bytes a key. Kept as a schedule (the
 /// generic cell rate algorithm, ITU-T I.371), so there is no timer and no rounding. Choose another strategy when the
 /// number in a window has to be exact ([`SlidingWindowLog`](super::SlidingWindowLog)) or requests should be spread
 /// out rather than refused ([`LeakyBucket`](super::LeakyBucket)).

@@ -23,8 +23,8 @@ const LIFE: Duration = Duration::from_millis(100);
 const ALIVE: usize = (LIFE.as_nanos() / STEP.as_nanos()) as usize;
 /// Checks in a turn, before another store has its turn.
 const TURN: usize = 50_000;
-/// What one live key needs at least: 16 bytes of key, a time, its remainder, and the latest time seen.
-const ENTRY: usize = 40;
+/// What one live key needs: 16 bytes of key, a time, its remainder, and which life of the bucket it is.
+const ENTRY: usize = 32;
 
 /// A store that sees each key once.
 trait Churned {

@@ -136,6 +136,9 @@ fn addresses(stream: &Stream) -> Cow<'_, [IpAddr]> {
 /// As many keys as most cases have, with room, so that none is turned away.
 const MAX_KEYS: usize = 2_000_000;
 
+/// As many keys as a memory store holds unless told otherwise, which decides how many shards it has.
+const DEFAULT_MAX_KEYS: usize = 1_000_000;
+
 /// A store with one rule, asked directly.
 pub struct Direct {
     pub store: MemoryStore,
@@ -205,7 +208,7 @@ pub fn ours_address(quota: Quota) -> Box<dyn Subject> {
 }
 
 pub fn limiter<Req>(rules: impl IntoIterator<Item = Rule<Req>>) -> Limiter<Req> {
-    let store = MemoryStore::builder().max_keys(MAX_KEYS).build();
+    let store = MemoryStore::builder().max_keys(DEFAULT_MAX_KEYS).build();
     Limiter::builder(rules).store(store).clock(QuantaClock::new()).build().expect("valid rules")
 }
 
