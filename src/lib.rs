@@ -1,5 +1,17 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+// What the README links to as files are pages here. Of two definitions the first counts.
+//! [Limitations]: crate::guide::limitations
+//! [guide]: crate::guide
+//! [algorithms]: crate::guide::algorithms
+//! [layers]: crate::guide::layers
+//! [headers]: crate::guide::headers
+//! [proxies]: crate::guide::proxies
+//! [gRPC]: crate::guide::grpc
+//! [failure]: crate::guide::failure
+//! [testing]: crate::guide::testing
+//! [moving from tower_governor]: crate::guide::from_tower_governor
+//!
 #![doc = include_str!("../README.md")]
 //!
 //! # Map of the crate

@@ -224,6 +224,20 @@ fn a_bucket_knows_no_lock_and_no_thread() {
 }
 
 #[test]
+fn what_the_readme_links_to_is_there_in_the_docs_too() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let (readme, crate_docs) = (read("README.md"), read("src/lib.rs"));
+    assert!(!readme.contains("]("), "links are given by their labels, so that the crate's docs can point elsewhere");
+    let links = readme.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
+    let to_files: Vec<_> = links.filter(|(_, target)| !target.starts_with("https://")).collect();
+    assert!(to_files.len() > 5, "{to_files:?}");
+    none(to_files.iter().filter(|(_, file)| !root.join(file).exists()).map(|(_, file)| (*file).into()).collect());
+    let is_a_page = |label: &str| crate_docs.contains(&format!("\n//! [{label}]: crate::"));
+    none(to_files.iter().filter(|(label, _)| !is_a_page(label)).map(|(label, _)| (*label).into()).collect());
+}
+
+#[test]
 fn the_reader_of_sources_sees_what_it_has_to() {
     let read = |path: &str, text: &str| Source::new(path.into(), text);
     let imports = |path, text| read(path, text).imports();

@@ -1,0 +1,275 @@
+//! The lock protocol of the memory store, in every order in which its threads can run. Each model makes one claim.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg tollgate_loom" cargo test --release --target-dir target/loom --test loom   # scripts/loom
+//! ```
+//!
+//! What loom orders are the locks of the shards. The few atomics of a table are hints and counts that publish nothing;
+//! loom does not see them, and takes each as it was at the last lock. Tables that are not sharded lock through another
+//! crate's maps and are hammered by real threads instead, in `it/threads.rs`.
+
+#![cfg(tollgate_loom)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed, which is its job")]
+
+use loom::{model, thread};
+use tollgate::{
+    Key, Limit,
+    bucket::Algorithm,
+    charge::{Charge, Judged, RuleSpec, Slot, Take, Taken, Verdicts},
+    decision::Outcome,
+    key::{KeyId, Secret},
+    store::{MemoryStore, Overflow, Reply, Store},
+    time::Nanos,
+};
+
+const TODAY: Nanos = Nanos::from_secs(1_700_000_000);
+const TICK: Nanos = Nanos::new(1);
+
+/// A store of one shard a rule. The secret is fixed, since a model has to do the same each time.
+fn store() -> MemoryStore {
+    MemoryStore::builder().max_keys(64).secret(Secret::new([7; 16])).build()
+}
+
+fn later(time: Nanos) -> Nanos {
+    time.saturating_add(Nanos::SECOND)
+}
+
+/// A rule on a store, with a handle of its own for each thread.
+#[derive(Clone)]
+struct Rule {
+    store: MemoryStore,
+    slot: Slot,
+    limit: Limit,
+}
+
+impl Rule {
+    /// Binds a rule, and makes its table ready: loom does not see the standard library's `OnceLock`.
+    fn new(store: &MemoryStore, name: &'static str, algorithm: Algorithm, limit: Limit) -> Self {
+        let slot = store.bind(&RuleSpec::new(name, algorithm, limit), None).unwrap();
+        let rule = Self { store: store.clone(), slot, limit };
+        assert_eq!(rule.left(1, TODAY), limit.capacity());
+        rule
+    }
+
+    fn tokens(store: &MemoryStore, name: &'static str, limit: Limit) -> Self {
+        Self::new(store, name, Algorithm::TokenBucket, limit)
+    }
+
+    fn charge(&self, client: u64) -> Charge<'_> {
+        Charge::new(&self.slot, self.key(client), self.limit, 1)
+    }
+
+    fn key(&self, client: u64) -> KeyId {
+        Key::from(client).id(self.store.secret())
+    }
+
+    /// Takes one permit, if there is one.
+    fn passes(&self, client: u64, now: Nanos) -> bool {
+        passes(&decide(&self.store, now, &[self.charge(client)]))
+    }
+
+    /// How many permits there are, without taking one.
+    fn left(&self, client: u64, now: Nanos) -> u64 {
+        let mut charge = self.charge(client);
+        charge.take = Take::Never;
+        decide(&self.store, now, &[charge]).first().unwrap().verdict.remaining
+    }
+
+    /// Takes one permit that may be given back.
+    fn take(&self, client: u64, now: Nanos) -> Taken {
+        let judged = *decide(&self.store, now, &[self.charge(client)]).first().unwrap();
+        let mut taken = Taken::new(self.slot.clone(), self.key(client), self.limit, 1, judged.mark.unwrap());
+        taken.stamp = judged.stamp;
+        taken
+    }
+}
+
+fn decide(store: &MemoryStore, now: Nanos, charges: &[Charge<'_>]) -> Vec<Judged> {
+    let mut verdicts = Verdicts::new();
+    assert!(matches!(store.decide(now, charges, &mut verdicts), Reply::Ready(Ok(()))));
+    verdicts.iter().copied().collect()
+}
+
+fn passes(judged: &[Judged]) -> bool {
+    judged.iter().all(|judged| judged.verdict.outcome.passes())
+}
+
+#[test]
+fn opposite_orders_do_not_wait_for_each_other_and_admit_the_limit() {
+    model(|| {
+        let store = store();
+        let [a, b] = ["a", "b"].map(|name| Rule::tokens(&store, name, Limit::per_hour(1)));
+        let other = thread::spawn({
+            let (store, a, b) = (store.clone(), a.clone(), b.clone());
+            move || passes(&decide(&store, TODAY, &[b.charge(1), a.charge(1)]))
+        });
+        let passed = passes(&decide(&store, TODAY, &[a.charge(1), b.charge(1)]));
+        assert_ne!(passed, other.join().unwrap());
+        assert_eq!((a.left(1, TODAY), b.left(1, TODAY)), (0, 0));
+    });
+}
+
+#[test]
+fn three_threads_in_a_circle_do_not_wait_for_each_other() {
+    model(|| {
+        let store = store();
+        let [a, b, c] = ["a", "b", "c"].map(|name| Rule::tokens(&store, name, Limit::per_hour(2)));
+        let asks = |one: &Rule, other: &Rule| {
+            let (store, one, other) = (store.clone(), one.clone(), other.clone());
+            move || passes(&decide(&store, TODAY, &[one.charge(1), other.charge(1)]))
+        };
+        let others = [thread::spawn(asks(&a, &b)), thread::spawn(asks(&b, &c))];
+        assert!(asks(&c, &a)());
+        assert!(others.map(|other| other.join().unwrap()).iter().all(|passed| *passed));
+        assert_eq!([&a, &b, &c].map(|rule| rule.left(1, TODAY)), [0; 3]);
+    });
+}
+
+#[test]
+fn a_refusal_by_the_second_rule_leaves_the_first_untouched() {
+    model(|| {
+        let store = store();
+        let [first, second] = ["first", "second"].map(|name| Rule::tokens(&store, name, Limit::per_hour(1)));
+        let both = thread::spawn({
+            let (store, first, second) = (store.clone(), first.clone(), second.clone());
+            move || passes(&decide(&store, TODAY, &[first.charge(1), second.charge(1)]))
+        });
+        let seen_meanwhile = thread::spawn({
+            let first = first.clone();
+            move || first.left(1, TODAY)
+        });
+        let took_second = second.passes(1, TODAY);
+        let (both, seen_meanwhile) = (both.join().unwrap(), seen_meanwhile.join().unwrap());
+        assert_ne!(both, took_second);
+        assert_eq!(first.left(1, TODAY), u64::from(!both));
+        assert!(both || seen_meanwhile == 1, "a charge that did not stand was seen");
+        assert_eq!(second.left(1, TODAY), 0);
+    });
+}
+
+#[test]
+fn what_is_given_back_is_taken_once() {
+    model(|| {
+        let rule = Rule::tokens(&store(), "rule", Limit::per_hour(1));
+        let mut taken = rule.take(1, TODAY);
+        let back = thread::spawn({
+            let rule = rule.clone();
+            move || rule.store.adjust(TODAY, &mut taken, 0)
+        });
+        let other = thread::spawn({
+            let rule = rule.clone();
+            move || rule.passes(1, TODAY)
+        });
+        let passed = rule.passes(1, TODAY);
+        back.join().unwrap();
+        let other = other.join().unwrap();
+        assert!(!(passed && other), "one permit came back, and two were taken");
+        assert_eq!(rule.left(1, TODAY), u64::from(!passed && !other));
+    });
+}
+
+#[test]
+fn a_charge_given_back_after_a_reset_is_not_another_ones() {
+    model(|| {
+        let rule = Rule::tokens(&store(), "rule", Limit::per_hour(1));
+        let mut taken = rule.take(1, TODAY);
+        let back = thread::spawn({
+            let rule = rule.clone();
+            move || rule.store.adjust(TODAY, &mut taken, 0)
+        });
+        assert!(matches!(rule.store.reset(&rule.slot, rule.key(1)), Reply::Ready(Ok(()))));
+        assert!(rule.passes(1, TODAY));
+        back.join().unwrap();
+        assert_eq!(rule.left(1, TODAY), 0, "what came back was not what had been charged");
+    });
+}
+
+/// One permit a second was used a second ago. Somebody sweeps the bucket away as fresh while a thread that read its clock
+/// a moment before that comes with its charge.
+fn swept_under_a_late_thread(algorithm: Algorithm) {
+    model(move || {
+        let rule = Rule::new(&store(), "rule", algorithm.clone(), Limit::per_second(1));
+        let now = later(TODAY);
+        assert!(rule.passes(1, TODAY));
+        let sweeper = thread::spawn({
+            let store = rule.store.clone();
+            move || store.sweep(now)
+        });
+        let late = rule.passes(1, now.saturating_sub(TICK));
+        assert_eq!(sweeper.join().unwrap(), 1);
+        // It was judged in its own time and refused, or at the sweep's and has what there is from then on.
+        assert_ne!(rule.passes(1, now), late);
+        assert!(!rule.passes(1, later(now).saturating_sub(TICK)));
+        assert!(rule.passes(1, later(now)));
+    });
+}
+
+#[test]
+fn a_late_thread_mints_no_token_from_a_bucket_that_was_swept() {
+    swept_under_a_late_thread(Algorithm::TokenBucket);
+}
+
+#[test]
+fn a_late_thread_gets_no_window_twice_from_a_bucket_that_was_swept() {
+    swept_under_a_late_thread(Algorithm::FixedWindow);
+}
+
+#[test]
+fn a_table_rebuilt_under_a_charge_loses_no_bucket_in_use() {
+    model(|| {
+        let rule = Rule::tokens(&store(), "rule", Limit::per_hour(1));
+        // The next key makes the smallest table crowded.
+        assert!(rule.passes(1, TODAY) && rule.passes(2, TODAY));
+        let newcomer = thread::spawn({
+            let rule = rule.clone();
+            move || rule.passes(3, TODAY)
+        });
+        let another = thread::spawn({
+            let rule = rule.clone();
+            move || rule.passes(4, TODAY)
+        });
+        assert!(!rule.passes(1, TODAY));
+        assert!(newcomer.join().unwrap() && another.join().unwrap());
+        assert!((1..=4).all(|client| !rule.passes(client, TODAY)));
+        assert_eq!(rule.store.tracked_keys(), 4);
+    });
+}
+
+#[test]
+fn one_place_in_a_full_table_goes_to_one_of_two_and_drops_nobody() {
+    model(|| {
+        let store = MemoryStore::builder().max_keys(2).overflow(Overflow::Refuse).secret(Secret::new([7; 16])).build();
+        let rule = Rule::tokens(&store, "rule", Limit::per_second(1));
+        let now = later(TODAY);
+        // One is fresh by now, and one is not.
+        assert!(rule.passes(1, TODAY) && rule.passes(2, later(TODAY).saturating_sub(TICK)));
+        let other = thread::spawn({
+            let rule = rule.clone();
+            move || rule.passes(3, now)
+        });
+        let passed = rule.passes(4, now);
+        assert_ne!(passed, other.join().unwrap());
+        assert!(!rule.passes(2, now), "a bucket in use went");
+        assert_eq!(store.tracked_keys(), 2);
+    });
+}
+
+#[test]
+fn keys_without_a_place_share_one_limit() {
+    model(|| {
+        let store =
+            MemoryStore::builder().max_keys(1).overflow(Overflow::Share(1)).secret(Secret::new([7; 16])).build();
+        let rule = Rule::tokens(&store, "rule", Limit::per_hour(1));
+        assert!(rule.passes(1, TODAY));
+        let ask = |client| {
+            let rule = rule.clone();
+            move || decide(&rule.store, TODAY, &[rule.charge(client)])
+        };
+        let other = thread::spawn(ask(2));
+        let answers = [ask(3)(), other.join().unwrap()];
+        assert!(answers.iter().flatten().all(|judged| judged.verdict.untracked));
+        assert_eq!(answers.iter().filter(|judged| passes(judged)).count(), 1);
+        assert!(answers.iter().flatten().any(|judged| matches!(judged.verdict.outcome, Outcome::Refuse(_))));
+        assert!(!rule.passes(1, TODAY), "a bucket in use went");
+    });
+}
