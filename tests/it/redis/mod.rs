@@ -1,5 +1,7 @@
 //! The Redis store, against servers that these tests start on free ports of the loopback address.
 
+#[cfg(feature = "testing")]
+mod conformance;
 mod differential;
 mod exact;
 mod faults;
