@@ -5,9 +5,11 @@ mod conformance;
 mod differential;
 mod exact;
 mod faults;
+mod late;
 mod lua;
 mod proxy;
 mod server;
+mod stack;
 
 use std::time::Duration;
 
