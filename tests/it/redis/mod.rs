@@ -1,5 +1,6 @@
 //! The Redis store, against servers that these tests start on free ports of the loopback address.
 
+mod cases;
 #[cfg(feature = "testing")]
 mod conformance;
 mod differential;
