@@ -216,7 +216,7 @@ fn faults() -> Vec<Fault> {
             begins: |bench| bench.proxy.cut_next_reply(),
             seen: Seen::Shortly,
             lost: 64,
-            connects: 2,
+            connects: 6,
             ..PLAIN
         },
     ]
