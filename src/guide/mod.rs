@@ -24,5 +24,9 @@ pub mod limitations {}
 #[doc = include_str!("proxies.md")]
 pub mod proxies {}
 
+#[doc = include_str!("redis.md")]
+#[cfg(feature = "redis")]
+pub mod redis {}
+
 #[doc = include_str!("testing.md")]
 pub mod testing {}

@@ -115,6 +115,8 @@ pub trait Store: Send + Sync + 'static {
     /// Finds out whether the store would answer requests again, for a [`Guarded`] store whose circuit is open. `charge`
     /// only looks: it is [never](crate::charge::Take::Never) taken.
     ///
+    /// It MAY take longer than a decision may: it is given 100 ms, or the deadline where that is longer.
+    ///
     /// Unless overridden it is decided as any other. A store in which looking can succeed while charging fails (a replica, a
     /// server that is full) SHOULD override it and find that out.
     fn probe(&self, now: Nanos, charge: Charge<'_>) -> Reply<(), Verdicts> {

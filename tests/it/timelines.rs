@@ -12,7 +12,7 @@ use tollgate::{
     time::Nanos,
 };
 
-use crate::engine::{Kind, per};
+use crate::engine::{Kind, grain, per, same};
 
 mod time;
 mod ways;
@@ -86,6 +86,16 @@ impl Case {
         self.burst.map_or(limit, |burst| limit.burst(burst))
     }
 
+    /// Makes every time so many times as long, unless all are whole multiples of that already; returns false where that is
+    /// longer than a store can count.
+    fn stretch(&mut self, times: u64) -> bool {
+        let of_rows = self.rows.iter_mut().flat_map(|row| {
+            [Some(&mut row.at), row.reset.as_mut(), row.delay.as_mut(), row.retry_after.as_mut()].into_iter().flatten()
+        });
+        let mut all: Vec<_> = of_rows.chain([&mut self.period]).chain(&mut self.wait_up_to).collect();
+        all.iter().all(|time| time.nanos().is_multiple_of(times)) || all.iter_mut().all(|time| time.stretch(times))
+    }
+
     fn max_delay(&self) -> Nanos {
         if self.holds { Nanos::MAX } else { Nanos::new(self.wait_up_to.map_or(0, Time::nanos)) }
     }
@@ -128,12 +138,17 @@ impl Row {
             (false, None, delay @ Some(_)) => Outcome::Delay(nanos(delay)),
             _ => panic!("{told}: say one of never, retry_after and delay"),
         };
-        assert_eq!(last.outcome, expected, "{told}: {last:?}");
+        let outcomes_agree = match (last.outcome, expected) {
+            (Outcome::Refuse(Wait::For(one)), Outcome::Refuse(Wait::For(other)))
+            | (Outcome::Delay(one), Outcome::Delay(other)) => same(one.get(), other.get()),
+            (one, other) => one == other,
+        };
+        assert!(outcomes_agree, "{told}: {last:?}");
         if let Some(remaining) = self.remaining {
             assert_eq!(last.remaining, remaining, "{told}: {last:?}");
         }
         if self.reset.is_some() {
-            assert_eq!(last.reset, Some(nanos(self.reset)), "{told}: {last:?}");
+            assert!(last.reset.is_some_and(|reset| same(reset.get(), nanos(self.reset).get())), "{told}: {last:?}");
         }
     }
 }
@@ -148,40 +163,48 @@ fn cases(kind: Kind) -> Vec<Case> {
     toml::from_str::<File>(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())).case
 }
 
-/// Runs the cases of one strategy in every way that can run them.
-fn run(kind: Kind) {
-    for case in cases(kind) {
+/// Runs the cases of one strategy in every way that can run them, and returns the names of those that are too fine or too
+/// long for the store.
+pub(crate) fn run(kind: Kind) -> Vec<String> {
+    let mut skipped = Vec::new();
+    for mut case in cases(kind) {
+        // What takes a nanosecond in memory takes a unit of the store, and everything else as much longer.
+        if !case.stretch(grain()) || !ways::fits(kind, &case) {
+            skipped.push(case.name);
+            continue;
+        }
         for way in WAYS {
             if way.cannot(kind, &case).is_none() {
                 case.compare(way.name, &(way.run)(kind, &case));
             }
         }
     }
+    skipped
 }
 
 #[test]
 fn the_token_bucket_keeps_its_timelines() {
-    run(Kind::TokenBucket);
+    assert!(run(Kind::TokenBucket).is_empty());
 }
 
 #[test]
 fn the_fixed_window_keeps_its_timelines() {
-    run(Kind::FixedWindow);
+    assert!(run(Kind::FixedWindow).is_empty());
 }
 
 #[test]
 fn the_sliding_window_log_keeps_its_timelines() {
-    run(Kind::SlidingWindowLog);
+    assert!(run(Kind::SlidingWindowLog).is_empty());
 }
 
 #[test]
 fn the_sliding_window_counter_keeps_its_timelines() {
-    run(Kind::SlidingWindowCounter);
+    assert!(run(Kind::SlidingWindowCounter).is_empty());
 }
 
 #[test]
 fn the_leaky_bucket_keeps_its_timelines() {
-    run(Kind::LeakyBucket);
+    assert!(run(Kind::LeakyBucket).is_empty());
 }
 
 /// The combinations that cannot run, each with its reason; every other one does.

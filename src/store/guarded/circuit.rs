@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-/// The shortest pause before a probe, and the longest; each probe that fails doubles it.
+/// The shortest pause before a probe, and the longest; each probe that fails doubles it. The longest and a probe that finds
+/// no answer are less than half a second together, so that this is how soon a store that is back is used.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(350);
 
 /// The state is one word: in its upper half how often the circuit has changed (it is open while that is odd), in its lower
 /// half the failures in a row. One atomic word, so that no decision waits for another one; relaxed is enough, since it
@@ -147,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_half_a_second_until_a_request_is_answered() {
+    fn pauses_double_up_to_a_third_of_a_second_until_a_request_is_answered() {
         let circuit = Circuit::new(1);
-        for expected in [25, 50, 100, 200, 400, 500, 500] {
+        for expected in [25, 50, 100, 200, 350, 350] {
             let pause = circuit.next_pause();
             let longest = Duration::from_millis(expected);
             assert!(longest / 2 <= pause && pause <= longest, "{pause:?} of {longest:?}");

@@ -29,7 +29,7 @@ use crate::charge::{Charge, FailurePolicy, Slot};
 /// - **One deadline a decision**, 25 ms unless set: whatever the store does, a decision takes no longer.
 /// - **A circuit breaker.** After 5 failures in a row, unless set otherwise, the store is asked no more and decisions are
 ///   made at once. A task in the background probes it, one probe at a time, after 25 ms and then ever more rarely, up to
-///   every 500 ms; requests are never the probe. One that succeeds closes the circuit.
+///   every 350 ms; requests are never the probe. One that succeeds closes the circuit.
 /// - **A policy for each rule**: what [`Rule::on_store_failure`](crate::Rule::on_store_failure) says, and for rules that do
 ///   not say, the one given here. The rules of a request that cannot be decided by the store say together: if one of them
 ///   [refuses](FailurePolicy::Refuse), it is refused with 503 and `Retry-After`; otherwise those with a

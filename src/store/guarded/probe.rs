@@ -10,6 +10,9 @@ use tokio::runtime::Handle;
 use super::{Inner, asked::Asked, circuit::Ticket, count, place_of};
 use crate::{charge::Charge, error::StoreError, observe, store::Reply, time::Nanos};
 
+/// How long a probe may take at least, whatever the deadline: it may have to connect first, and nobody waits for it.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 impl Inner {
     /// Returns whether the store may be asked. While the circuit is open it may not, and is probed.
     pub(super) fn admit(self: &Arc<Self>, now: Nanos, charges: &[Charge<'_>]) -> Option<Ticket> {
@@ -41,7 +44,7 @@ impl Inner {
         };
         match reply {
             Reply::Ready(answer) => answer.is_ok(),
-            Reply::Pending(reply) => in_time(self.deadline, reply).await.is_ok(),
+            Reply::Pending(reply) => in_time(self.deadline.max(PATIENCE), reply).await.is_ok(),
         }
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Link {
     current: Mutex<Current>,
     /// Tells the healer that the connection was given up.
     lost: Notify,
+    /// Tells the healer that somebody waits for a connection, so that it tries now.
+    wanted: Notify,
     up: watch::Sender<bool>,
     clock: SystemClock,
     /// The server's clock less ours, in microseconds. Relaxed: any value that was ever true will do, and the next answer
@@ -63,6 +65,7 @@ impl Link {
         Self {
             current: Mutex::default(),
             lost: Notify::new(),
+            wanted: Notify::new(),
             up: watch::Sender::new(false),
             clock: SystemClock::new(),
             ahead: AtomicI64::new(0),
@@ -94,6 +97,19 @@ impl Link {
             // The sender is ours, so this cannot fail.
             let _ = up.changed().await;
         }
+    }
+
+    /// Returns the connection, or what comes of one more attempt, which is made now. For those who ask rarely: not for
+    /// requests.
+    pub(super) async fn hurry(&self) -> Result<Arc<Live>, StoreError> {
+        let mut up = self.up.subscribe();
+        if let Ok(live) = self.live() {
+            return Ok(live);
+        }
+        self.wanted.notify_one();
+        // The sender is ours, so this cannot fail.
+        let _ = up.changed().await;
+        self.live()
     }
 
     /// Waits until there is a connection, or the first attempt has failed.
@@ -323,7 +339,7 @@ impl Source {
                 }
                 Err(error) => link.could_not_connect(error),
             }
-            tokio::time::sleep(some_of(pause)).await;
+            let _wanted_or_over = tokio::time::timeout(some_of(pause), link.wanted.notified()).await;
             pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
         }
     }

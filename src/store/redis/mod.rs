@@ -29,6 +29,7 @@ mod connection;
 mod giving_back;
 mod names;
 mod numbers;
+mod probe;
 mod question;
 mod script;
 
@@ -307,6 +308,15 @@ impl Store for RedisStore {
         Reply::Pending(Box::pin(async move {
             deleting.await.map_err(|error| StoreError::caused_by("the store's runtime has ended", error))?
         }))
+    }
+
+    /// Connects at once where there is no connection, and then writes and looks: a replica and a server that is full let
+    /// whoever only looks pass.
+    fn probe(&self, now: Nanos, charge: Charge<'_>) -> Reply<(), Verdicts> {
+        match self.inner.question(now, &[charge]) {
+            Ok(question) => Reply::Pending(Box::pin(probe::ask(Arc::clone(&self.inner), question))),
+            Err(error) => Reply::Ready(Err(error)),
+        }
     }
 }
 

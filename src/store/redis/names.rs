@@ -12,6 +12,11 @@ pub(super) fn prefix(deployment: &str, rule: &str, letter: char) -> String {
     format!("{VERSION}:{{{deployment}}}:{rule}:{letter}:")
 }
 
+/// Returns the name of the key that a probe writes, which no rule's key has.
+pub(super) fn probe(deployment: &str) -> String {
+    format!("{VERSION}:{{{deployment}}}:probe")
+}
+
 /// Whether a deployment's name keeps its parts of a key's name apart.
 pub(super) fn is_deployment(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))

@@ -122,19 +122,26 @@ impl Future for Deciding {
         if this.deadline.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
-        this.live.timed_out(&this.inner.link);
         this.read_late();
         Poll::Ready(Err(StoreError::new("Redis did not answer within the deadline")))
     }
 }
 
 impl Deciding {
-    /// Leaves the answer to a task of its own.
+    /// Leaves the answer to a task of its own, which also goes on looking at the clock: whoever gave up sooner than the
+    /// deadline must not hide that nothing comes.
     fn read_late(&mut self) {
-        let Some(asking) = self.asking.take().filter(|_| self.started) else { return };
-        let inner = Arc::clone(&self.inner);
+        let Some(mut asking) = self.asking.take().filter(|_| self.started) else { return };
+        let (inner, live, deadline) = (Arc::clone(&self.inner), Arc::clone(&self.live), self.deadline.deadline());
         self.inner.runtime.spawn(async move {
-            if let Ok(Ok((verdicts, question))) = tokio::time::timeout(READ_LATE, asking).await {
+            let answer = match tokio::time::timeout_at(deadline, &mut asking).await {
+                Ok(answer) => Ok(answer),
+                Err(_) => {
+                    live.timed_out(&inner.link);
+                    tokio::time::timeout(READ_LATE, asking).await
+                }
+            };
+            if let Ok(Ok((verdicts, question))) = answer {
                 question.give_back(&inner, &verdicts);
             }
         });

@@ -52,7 +52,7 @@ pub(super) fn passed(charges: &[Charge<'_>], verdicts: &Verdicts) -> bool {
 
 impl Bench {
     pub(super) fn limit(&self, permits: u64) -> Limit {
-        let limit = Limit::new(permits, Duration::from_secs(1_000 * 86_400));
+        let limit = Limit::new(permits, Duration::from_secs(100 * 86_400));
         if self.algorithm.delays() { limit.burst(permits) } else { limit }
     }
 
@@ -127,6 +127,21 @@ impl Bench {
             tokio::time::sleep(PAUSE).await;
         }
         self.sees_left(what, place, key, left).await
+    }
+
+    /// What two rules have left of a key once nothing changes any more: late answers may still give back.
+    pub(super) async fn settled(&self, one: &Place, other: &Place, key: KeyId) -> Result<(u64, u64), String> {
+        let (mut before, mut same) = ((0, 0), 0);
+        for _ in 0..LOOKS {
+            let left = (self.left(one, key).await?, self.left(other, key).await?);
+            same = if left == before { same + 1 } else { 0 };
+            if same >= 4 && left.0 == left.1 {
+                break;
+            }
+            before = left;
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(before)
     }
 
     /// Charges `cost`, which has to pass.

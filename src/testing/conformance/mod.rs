@@ -34,7 +34,7 @@ use crate::{
 /// Checks stores against the contract.
 ///
 /// Each sentence is checked with each of the five algorithms that the store can [`bind`](Store::bind), on rules of names of its
-/// own, so that stores on one server do not disturb each other. Limits are over a thousand days, so that a slow machine changes
+/// own, so that stores on one server do not disturb each other. Limits are over a hundred days, so that a slow machine changes
 /// nothing. Needs a tokio runtime with time enabled; nothing sleeps unless the store's `adjust` acts later.
 #[must_use]
 pub struct Conformance<S> {

@@ -79,7 +79,7 @@ pub(super) async fn dropped(bench: &Bench) -> Result<(), String> {
             }
         }
     }
-    let (left, left_by_other) = (bench.left(&one, key).await?, bench.left(&other, key).await?);
+    let (left, left_by_other) = bench.settled(&one, &other, key).await?;
     ensure(left == left_by_other, || format!("{left} left by one rule and {left_by_other} by the other"))?;
     ensure(left >= 16, || format!("24 dropped decisions charged {}", 40 - left))?;
     bench.sees("a request after those", &[one.charge(key, 1), other.charge(key, 1)], true).await?;

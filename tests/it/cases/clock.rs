@@ -8,7 +8,7 @@ use crate::engine::{Bench, Call, DAY, Kind, MS, S, per};
 
 /// B29, restify/node-restify#34, sethvargo/go-limiter#41: refused until the clock had caught up with the old mark.
 #[test]
-fn a_bucket_goes_on_refilling_after_the_clock_was_set_back_an_hour() {
+pub(crate) fn a_bucket_goes_on_refilling_after_the_clock_was_set_back_an_hour() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S));
     assert_eq!(bench.admitted(3_600 * S, 10), 10);
     bench.refuses(0, 1, 100 * MS); // what was used stays used, and nothing more
@@ -20,7 +20,7 @@ fn a_bucket_goes_on_refilling_after_the_clock_was_set_back_an_hour() {
 
 /// A ceiling on the stored time that was worked out afresh on each look moved along with the clock.
 #[test]
-fn a_bucket_that_is_only_looked_at_after_the_step_opens_in_time() {
+pub(crate) fn a_bucket_that_is_only_looked_at_after_the_step_opens_in_time() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S));
     assert_eq!(bench.admitted(3_600 * S, 10), 10);
     // Refusals, looks, and refusals again: none of them starts the wait anew.
@@ -31,7 +31,7 @@ fn a_bucket_that_is_only_looked_at_after_the_step_opens_in_time() {
 }
 
 #[test]
-fn a_window_goes_on_after_the_clock_was_set_back_an_hour() {
+pub(crate) fn a_window_goes_on_after_the_clock_was_set_back_an_hour() {
     let bench = Bench::new(Kind::FixedWindow, per(10, 60 * S));
     assert_eq!(bench.admitted(3_600 * S, 10), 10);
     bench.refuses(0, 1, 60 * S);
@@ -41,7 +41,7 @@ fn a_window_goes_on_after_the_clock_was_set_back_an_hour() {
 }
 
 #[test]
-fn no_strategy_waits_longer_after_a_step_than_from_empty() {
+pub(crate) fn no_strategy_waits_longer_after_a_step_than_from_empty() {
     for kind in Kind::ALL {
         for (before, after) in
             [(3_600 * S, 0), (3_600 * S, 3_599 * S), (DAY + 17, 86_399 * S), (40 * 365 * DAY, 7), (61 * S, 59 * S)]
@@ -63,7 +63,7 @@ fn no_strategy_waits_longer_after_a_step_than_from_empty() {
 }
 
 #[test]
-fn a_step_of_the_clock_mints_nothing_under_any_strategy() {
+pub(crate) fn a_step_of_the_clock_mints_nothing_under_any_strategy() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(10, 60 * S));
         assert_eq!(bench.admitted(3_600 * S, 4), 4);
@@ -74,7 +74,7 @@ fn a_step_of_the_clock_mints_nothing_under_any_strategy() {
 
 /// Less than a second is a thread that came late: it is judged at the bucket's time.
 #[test]
-fn a_step_of_just_under_a_second_is_no_time_and_of_a_second_is_a_new_start() {
+pub(crate) fn a_step_of_just_under_a_second_is_no_time_and_of_a_second_is_a_new_start() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S));
     assert_eq!(bench.admitted(3_600 * S, 10), 10);
     let late = 3_600 * S - 999_999_999;
@@ -88,7 +88,7 @@ fn a_step_of_just_under_a_second_is_no_time_and_of_a_second_is_a_new_start() {
 }
 
 #[test]
-fn extreme_steps_do_not_panic_or_lock_anybody_out() {
+pub(crate) fn extreme_steps_do_not_panic_or_lock_anybody_out() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(10, S));
         for now in [u64::MAX, 0, u64::MAX, 1, S, u64::MAX / 2, 0] {
@@ -104,7 +104,7 @@ const AUTUMN: u64 = 1_635_642_000 * S;
 
 /// B29, apiman/apiman#1541: the hour that came twice was an hour of false refusals.
 #[test]
-fn windows_are_cut_in_utc() {
+pub(crate) fn windows_are_cut_in_utc() {
     let hourly = Bench::new(Kind::FixedWindow, Limit::per_hour(2));
     hourly.passes(AUTUMN - 1, 2, 0);
     hourly.refuses(AUTUMN - 1, 1, 1);
@@ -125,7 +125,7 @@ fn windows_are_cut_in_utc() {
 }
 
 #[test]
-fn the_time_zone_of_the_process_has_no_effect() {
+pub(crate) fn the_time_zone_of_the_process_has_no_effect() {
     for zone in ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Apia", "XYZ-05:45"] {
         let run = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "cases::clock::windows_are_cut_in_utc"])
@@ -139,7 +139,7 @@ fn the_time_zone_of_the_process_has_no_effect() {
 
 /// B32, rack/rack-attack#230, mailgun/gubernator#161: the window's name was the minute, so yesterday counted.
 #[test]
-fn the_same_minute_of_another_day_is_another_window() {
+pub(crate) fn the_same_minute_of_another_day_is_another_window() {
     let (day_one, a_quarter_past_ten) = (19_723 * DAY, (10 * 3_600 + 15 * 60) * S);
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(2, 60 * S));
@@ -152,7 +152,7 @@ fn the_same_minute_of_another_day_is_another_window() {
 
 /// B32, Kong/kong#2817, Kong/kong#9581: a month was thirty days, or was cut at odd days.
 #[test]
-fn a_month_is_an_error_that_names_days_as_the_way_out() {
+pub(crate) fn a_month_is_an_error_that_names_days_as_the_way_out() {
     for text in ["3 per month", "3/month", "3 per months", "3/mo", "3 per year", "3/y", "3 per calendar month"] {
         let error = text.parse::<Limit>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
@@ -164,7 +164,7 @@ fn a_month_is_an_error_that_names_days_as_the_way_out() {
 }
 
 #[test]
-fn thirty_days_are_exactly_2_592_000_seconds() {
+pub(crate) fn thirty_days_are_exactly_2_592_000_seconds() {
     let limit = Limit::new(3, std::time::Duration::from_secs(30 * 86_400));
     assert_eq!(limit.period().as_secs(), 2_592_000);
     assert_eq!(limit.to_string(), "3 per 2592000s");
@@ -183,7 +183,7 @@ fn thirty_days_are_exactly_2_592_000_seconds() {
 }
 
 #[test]
-fn giving_back_after_the_clock_was_set_back_mints_nothing() {
+pub(crate) fn giving_back_after_the_clock_was_set_back_mints_nothing() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(10, 60 * S));
         bench.set(3_600 * S);

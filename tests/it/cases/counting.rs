@@ -8,7 +8,7 @@ use crate::engine::{Bench, Call, DAY, Kind, MS, S, per};
 
 /// B02, marketcalls/openalgo#1830: an entry exactly one window old still counted.
 #[test]
-fn a_log_entry_stops_counting_exactly_one_window_after_it() {
+pub(crate) fn a_log_entry_stops_counting_exactly_one_window_after_it() {
     let log = Bench::new(Kind::SlidingWindowLog, per(1, 60 * S));
     log.passes(0, 1, 0);
     log.refuses(59_999 * MS, 1, MS);
@@ -21,7 +21,7 @@ fn a_log_entry_stops_counting_exactly_one_window_after_it() {
 }
 
 #[test]
-fn a_log_entry_in_the_middle_of_a_window_lasts_one_window_too() {
+pub(crate) fn a_log_entry_in_the_middle_of_a_window_lasts_one_window_too() {
     let log = Bench::new(Kind::SlidingWindowLog, per(2, 60 * S));
     log.passes(17 * S + 3, 1, 1);
     log.passes(17 * S + 4, 1, 0);
@@ -37,7 +37,7 @@ fn a_log_entry_in_the_middle_of_a_window_lasts_one_window_too() {
 }
 
 #[test]
-fn every_strategy_frees_its_permit_exactly_when_it_says() {
+pub(crate) fn every_strategy_frees_its_permit_exactly_when_it_says() {
     for (kind, free_at) in [
         (Kind::TokenBucket, 60 * S),
         (Kind::FixedWindow, 60 * S),
@@ -55,7 +55,7 @@ fn every_strategy_frees_its_permit_exactly_when_it_says() {
 }
 
 #[test]
-fn a_pure_log_counts_an_entry_in_a_half_open_window() {
+pub(crate) fn a_pure_log_counts_an_entry_in_a_half_open_window() {
     let mut log = Kind::SlidingWindowLog.bucket(per(1, 60 * S));
     assert!(log.decide(0, Ask::new(1)).1.is_some());
     for (now, passes) in [(59_999 * MS, false), (60 * S - 1, false), (60 * S, true), (60 * S + 1, true)] {
@@ -66,7 +66,7 @@ fn a_pure_log_counts_an_entry_in_a_half_open_window() {
 
 /// B04, udoprog/leaky-bucket#30: an hour of idling bought any number of tokens.
 #[test]
-fn an_idle_hour_buys_no_more_than_the_capacity() {
+pub(crate) fn an_idle_hour_buys_no_more_than_the_capacity() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S));
     bench.passes(0, 10, 0);
     assert_eq!(bench.admitted(3_600 * S, 10), 10);
@@ -80,7 +80,7 @@ fn an_idle_hour_buys_no_more_than_the_capacity() {
 }
 
 #[test]
-fn no_strategy_saves_up_while_it_is_idle() {
+pub(crate) fn no_strategy_saves_up_while_it_is_idle() {
     for kind in Kind::REFUSING {
         for idle in [3_600 * S, 3_600 * S + 1, 365 * DAY, 292 * 365 * DAY - 1] {
             let bench = Bench::new(kind, per(10, S));
@@ -98,7 +98,7 @@ fn no_strategy_saves_up_while_it_is_idle() {
 }
 
 #[test]
-fn a_pause_shorter_than_the_refill_buys_exactly_its_share() {
+pub(crate) fn a_pause_shorter_than_the_refill_buys_exactly_its_share() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S).burst(25));
     bench.passes(0, 25, 0);
     assert_eq!(bench.admitted(2_499_999_999, 50), 24);
@@ -108,7 +108,7 @@ fn a_pause_shorter_than_the_refill_buys_exactly_its_share() {
 
 /// B35, sockudo/sockudo#251: entries of one instant overwrote each other.
 #[test]
-fn requests_of_one_instant_are_counted_one_by_one() {
+pub(crate) fn requests_of_one_instant_are_counted_one_by_one() {
     let log = Bench::new(Kind::SlidingWindowLog, per(5, 60 * S));
     assert_eq!(log.admitted(7 * S, 10), 5);
     let log = Bench::new(Kind::SlidingWindowLog, per(5, 60 * S));
@@ -118,7 +118,7 @@ fn requests_of_one_instant_are_counted_one_by_one() {
 }
 
 #[test]
-fn one_of_two_entries_of_one_instant_comes_back_alone() {
+pub(crate) fn one_of_two_entries_of_one_instant_comes_back_alone() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(5, 60 * S));
         bench.set(7 * S);
@@ -138,7 +138,7 @@ fn one_of_two_entries_of_one_instant_comes_back_alone() {
 }
 
 #[test]
-fn every_strategy_counts_requests_of_one_instant_one_by_one() {
+pub(crate) fn every_strategy_counts_requests_of_one_instant_one_by_one() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(5, 60 * S));
         assert_eq!(bench.admitted(7 * S, 10), 5, "{kind:?}");
@@ -150,7 +150,7 @@ fn every_strategy_counts_requests_of_one_instant_one_by_one() {
 }
 
 #[test]
-fn sixteen_connections_at_one_instant_are_counted_one_by_one() {
+pub(crate) fn sixteen_connections_at_one_instant_are_counted_one_by_one() {
     let log = Bench::new(Kind::SlidingWindowLog, per(5, 60 * S));
     log.set(7 * S);
     let barrier = std::sync::Barrier::new(16);
@@ -167,7 +167,7 @@ fn sixteen_connections_at_one_instant_are_counted_one_by_one() {
 
 /// Times cut to whole seconds made 10,000 requests of 19 seconds into 19.
 #[test]
-fn requests_within_one_second_are_not_one_entry() {
+pub(crate) fn requests_within_one_second_are_not_one_entry() {
     let log = Bench::new(Kind::SlidingWindowLog, per(50, 60 * S));
     assert_eq!((0..10_000).filter(|n| log.check(n * 1_900_000, 1).is_allowed()).count(), 50);
 }

@@ -20,7 +20,7 @@ fn reserve(bench: &Bench, now: u64, cost: u64) -> Receipt {
 /// B27, golang/go#56924, golang/go#69419, thrasher-corp/gocryptotrader#2371, ar-io/ar-io-node#489: later use shrank
 /// what came back, or an estimate came back that had not been charged.
 #[test]
-fn what_comes_back_is_what_was_charged_once() {
+pub(crate) fn what_comes_back_is_what_was_charged_once() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S).burst(20));
     bench.passes(0, 15, 5);
     let mut a = reserve(&bench, 100 * MS, 6);
@@ -44,7 +44,7 @@ fn what_comes_back_is_what_was_charged_once() {
 }
 
 #[test]
-fn what_time_has_refilled_and_the_cap_has_cut_off_does_not_come_back() {
+pub(crate) fn what_time_has_refilled_and_the_cap_has_cut_off_does_not_come_back() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S).burst(20));
     let six = reserve(&bench, 0, 6);
     assert_eq!(bench.remaining(0), 14);
@@ -61,7 +61,7 @@ fn what_time_has_refilled_and_the_cap_has_cut_off_does_not_come_back() {
 }
 
 #[test]
-fn a_charge_is_worth_less_the_more_of_it_time_has_refilled() {
+pub(crate) fn a_charge_is_worth_less_the_more_of_it_time_has_refilled() {
     // Full bucket, six charged at 0: given back at 0.1 x n with nothing else charged, the bucket is full.
     for tenths in 0..=7 {
         let bench = Bench::new(Kind::TokenBucket, per(10, S).burst(20));
@@ -82,7 +82,7 @@ fn a_charge_is_worth_less_the_more_of_it_time_has_refilled() {
 
 /// The estimate was 5, the charge was 1.
 #[test]
-fn settling_changes_the_charge_by_the_difference() {
+pub(crate) fn settling_changes_the_charge_by_the_difference() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(20, 60 * S));
         reserve(&bench, 0, 5).settle(1);
@@ -102,7 +102,7 @@ fn settling_changes_the_charge_by_the_difference() {
 
 /// Settled first, for an answer that was shorter or longer than expected, and then cancelled after all.
 #[test]
-fn a_settled_charge_can_still_be_given_back() {
+pub(crate) fn a_settled_charge_can_still_be_given_back() {
     for kind in Kind::REFUSING {
         for (cost, settled) in [(10, 4), (4, 10)] {
             let bench = Bench::new(kind, per(20, 60 * S));
@@ -116,7 +116,7 @@ fn a_settled_charge_can_still_be_given_back() {
 }
 
 #[test]
-fn a_window_takes_back_only_what_still_counts_in_it() {
+pub(crate) fn a_window_takes_back_only_what_still_counts_in_it() {
     for (kind, now, before, after) in [
         (Kind::FixedWindow, 60 * S - 1, 4, 10),
         (Kind::FixedWindow, 60 * S, 10, 10),
@@ -145,7 +145,7 @@ fn a_window_takes_back_only_what_still_counts_in_it() {
 }
 
 #[test]
-fn a_charge_under_several_rules_comes_back_under_all() {
+pub(crate) fn a_charge_under_several_rules_comes_back_under_all() {
     let rules = Kind::REFUSING.into_iter().zip(["a", "b", "c", "d"]).map(|(kind, name)| kind.rule(name, per(9, S)));
     let bench = Bench::of(rules);
     reserve(&bench, 0, 4).give_back();
@@ -154,7 +154,7 @@ fn a_charge_under_several_rules_comes_back_under_all() {
 }
 
 #[test]
-fn a_bucket_takes_no_charge_back_twice() {
+pub(crate) fn a_bucket_takes_no_charge_back_twice() {
     for kind in Kind::REFUSING {
         let mut bucket = kind.bucket(per(20, 2 * S));
         let _ = bucket.decide(0, Ask::new(13));

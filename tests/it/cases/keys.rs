@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use tollgate::{Key, Limit, Limiter, Rule, key::Secret, time::ManualClock};
 
-use crate::engine::Kind;
+use crate::engine::{Kind, stored};
 
 type Pair = (String, String);
 
 fn by_pair(kind: Kind) -> Limiter<Pair> {
     let rule = Rule::new("pair", kind.limit(Limit::per_minute(1)), |pair: &Pair| Some(Key::from((&pair.0, &pair.1))));
-    Limiter::builder([kind.named(rule)]).clock(ManualClock::new()).build().unwrap()
+    stored(Limiter::builder([kind.named(rule)]).clock(ManualClock::new())).build().unwrap()
 }
 
 fn passes(limiter: &Limiter<Pair>, one: &str, other: &str) -> bool {
@@ -20,7 +20,7 @@ fn passes(limiter: &Limiter<Pair>, one: &str, other: &str) -> bool {
 
 /// B40, go-chi/httprate#18, better-auth/better-auth#7300, ashita-ai/tessera#185: parts joined to the same text.
 #[test]
-fn parts_that_join_to_the_same_text_are_different_keys() {
+pub(crate) fn parts_that_join_to_the_same_text_are_different_keys() {
     for kind in Kind::ALL {
         let limiter = by_pair(kind);
         for (one, other) in [
@@ -47,7 +47,7 @@ fn parts_that_join_to_the_same_text_are_different_keys() {
 }
 
 #[test]
-fn keys_that_begin_alike_or_are_long_are_different_keys() {
+pub(crate) fn keys_that_begin_alike_or_are_long_are_different_keys() {
     let limiter = by_pair(Kind::TokenBucket);
     let megabyte = "k".repeat(1 << 20);
     let keys = [
@@ -70,7 +70,7 @@ fn keys_that_begin_alike_or_are_long_are_different_keys() {
 }
 
 #[test]
-fn a_text_a_number_and_one_part_more_are_different_keys() {
+pub(crate) fn a_text_a_number_and_one_part_more_are_different_keys() {
     let secret = Secret::random();
     let keys = [
         Key::from("7"),
@@ -94,10 +94,10 @@ fn a_text_a_number_and_one_part_more_are_different_keys() {
 }
 
 #[test]
-fn the_same_key_under_two_rules_has_two_counts() {
+pub(crate) fn the_same_key_under_two_rules_has_two_counts() {
     let rule = |name: &'static str| Rule::new(name, Limit::per_minute(1), |key: &&str| Some(Key::from(*key)));
     let (one, other) = (rule("one").when(|key| *key != "skip"), rule("other").when(|key| *key != "ana"));
-    let limiter = Limiter::builder([one, other]).clock(ManualClock::new()).build().unwrap();
+    let limiter = stored(Limiter::builder([one, other]).clock(ManualClock::new())).build().unwrap();
     assert!(limiter.check_now(&"ana").unwrap().is_allowed()); // `one` only
     assert!(limiter.check_now(&"bo").unwrap().is_allowed()); // both
     let refused = limiter.check_now(&"ana").unwrap();

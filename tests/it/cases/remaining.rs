@@ -9,7 +9,7 @@ use crate::engine::{Bench, Call, Kind, MS, S, per};
 
 /// B13, boinkor-net/governor#102: the figure came from the schedule alone, never from now, and stuck at 0.
 #[test]
-fn remaining_grows_again_while_time_passes() {
+pub(crate) fn remaining_grows_again_while_time_passes() {
     let bench = Bench::new(Kind::TokenBucket, per(5, 60 * S));
     bench.passes(0, 4, 1);
     bench.passes(0, 1, 0);
@@ -20,7 +20,7 @@ fn remaining_grows_again_while_time_passes() {
 }
 
 #[test]
-fn remaining_changes_at_the_nanosecond_at_which_the_cost_would_pass() {
+pub(crate) fn remaining_changes_at_the_nanosecond_at_which_the_cost_would_pass() {
     let bench = Bench::new(Kind::TokenBucket, per(5, 60 * S));
     bench.passes(0, 5, 0);
     for tokens in 1..=5 {
@@ -32,7 +32,7 @@ fn remaining_changes_at_the_nanosecond_at_which_the_cost_would_pass() {
 }
 
 #[test]
-fn remaining_is_the_largest_cost_that_would_pass_and_stays_within_the_limit() {
+pub(crate) fn remaining_is_the_largest_cost_that_would_pass_and_stays_within_the_limit() {
     for kind in Kind::ALL {
         let mut bucket = kind.bucket(per(7, 13 * S));
         let mut now = 0;
@@ -49,7 +49,7 @@ fn remaining_is_the_largest_cost_that_would_pass_and_stays_within_the_limit() {
 }
 
 #[test]
-fn every_strategy_has_everything_again_after_a_long_pause() {
+pub(crate) fn every_strategy_has_everything_again_after_a_long_pause() {
     for kind in Kind::ALL {
         let bench = Bench::new(kind, per(5, 60 * S));
         bench.passes(0, 5, 0);
@@ -61,7 +61,7 @@ fn every_strategy_has_everything_again_after_a_long_pause() {
 }
 
 #[test]
-fn a_refusal_tells_what_is_left_and_leaves_it() {
+pub(crate) fn a_refusal_tells_what_is_left_and_leaves_it() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(5, 60 * S));
         bench.passes(0, 3, 2);
@@ -76,7 +76,7 @@ fn a_refusal_tells_what_is_left_and_leaves_it() {
 
 /// B22, boinkor-net/governor#11, bucket4j/bucket4j#220, throttled/throttled#81: a finite wait for what never fits.
 #[test]
-fn a_cost_above_the_capacity_is_told_that_it_can_never_pass() {
+pub(crate) fn a_cost_above_the_capacity_is_told_that_it_can_never_pass() {
     let bench = Bench::new(Kind::TokenBucket, per(10, 10 * S));
     bench.never(0, 11, 10);
     bench.passes(0, 10, 0);
@@ -87,7 +87,7 @@ fn a_cost_above_the_capacity_is_told_that_it_can_never_pass() {
 }
 
 #[test]
-fn no_strategy_makes_anybody_wait_for_what_never_fits() {
+pub(crate) fn no_strategy_makes_anybody_wait_for_what_never_fits() {
     for kind in Kind::ALL {
         for cost in [11, 12, 1_000, u64::MAX] {
             let bench = Bench::new(kind, per(10, 10 * S));
@@ -100,7 +100,7 @@ fn no_strategy_makes_anybody_wait_for_what_never_fits() {
 }
 
 #[test]
-fn the_burst_and_not_the_rate_decides_what_never_fits() {
+pub(crate) fn the_burst_and_not_the_rate_decides_what_never_fits() {
     let wide = Bench::new(Kind::TokenBucket, per(10, S).burst(20));
     wide.never(0, 21, 20);
     wide.passes(0, 20, 0);
@@ -110,7 +110,7 @@ fn the_burst_and_not_the_rate_decides_what_never_fits() {
 }
 
 #[test]
-fn who_would_wait_is_told_at_once_that_it_can_never_pass() {
+pub(crate) fn who_would_wait_is_told_at_once_that_it_can_never_pass() {
     let held = Rule::new("held", Limit::per_second(3), |call: &Call| Some(Key::from(call.client)))
         .cost(|call| call.cost)
         .wait_up_to(Duration::from_secs(3_600));
@@ -124,7 +124,7 @@ fn who_would_wait_is_told_at_once_that_it_can_never_pass() {
 }
 
 #[test]
-fn one_rule_that_says_never_hides_the_wait_of_another() {
+pub(crate) fn one_rule_that_says_never_hides_the_wait_of_another() {
     for swapped in [false, true] {
         let mut rules =
             vec![Kind::TokenBucket.rule("small", per(3, S)), Kind::FixedWindow.rule("large", per(10, 60 * S))];
@@ -143,7 +143,7 @@ fn one_rule_that_says_never_hides_the_wait_of_another() {
 }
 
 #[test]
-fn a_fixed_cost_above_the_capacity_is_an_error_before_the_first_request() {
+pub(crate) fn a_fixed_cost_above_the_capacity_is_an_error_before_the_first_request() {
     for kind in Kind::ALL {
         let rule = |cost| {
             let rule = Rule::new("uploads", kind.limit(per(10, S)), |call: &Call| Some(Key::from(call.client)));

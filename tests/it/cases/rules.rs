@@ -25,7 +25,7 @@ fn names(decision: &Decision) -> Vec<&str> {
 /// B25, getsentry/relay#4787, ravangen/graphql-rate-limit#129, envoyproxy/ratelimit#427: what one rule refused was
 /// charged by the other.
 #[test]
-fn a_request_refused_by_one_rule_is_charged_by_none_in_either_order() {
+pub(crate) fn a_request_refused_by_one_rule_is_charged_by_none_in_either_order() {
     for swapped in [false, true] {
         let rules = [("r1", Kind::FixedWindow, per(10, 60 * S)), ("r2", Kind::FixedWindow, per(30, 1_800 * S))];
         let bench = in_order(swapped, &rules);
@@ -58,7 +58,7 @@ fn a_request_refused_by_one_rule_is_charged_by_none_in_either_order() {
 }
 
 #[test]
-fn no_pair_of_strategies_charges_a_refused_request() {
+pub(crate) fn no_pair_of_strategies_charges_a_refused_request() {
     for inner in Kind::REFUSING {
         for outer in Kind::REFUSING {
             for swapped in [false, true] {
@@ -74,7 +74,7 @@ fn no_pair_of_strategies_charges_a_refused_request() {
 }
 
 #[test]
-fn a_refusal_by_a_rule_for_all_costs_no_client_anything() {
+pub(crate) fn a_refusal_by_a_rule_for_all_costs_no_client_anything() {
     for swapped in [false, true] {
         let all = Rule::global("all", per(3, 60 * S)).cost(|call: &Call| call.cost).overload();
         let mut rules = vec![Kind::TokenBucket.rule("client", per(3, 60 * S)), all];
@@ -96,7 +96,7 @@ fn a_refusal_by_a_rule_for_all_costs_no_client_anything() {
 }
 
 #[test]
-fn a_refusal_by_the_last_of_five_rules_charges_none_of_the_four_before() {
+pub(crate) fn a_refusal_by_the_last_of_five_rules_charges_none_of_the_four_before() {
     let kinds = Kind::REFUSING.into_iter().zip(["a", "b", "c", "d"]).map(|(kind, name)| kind.rule(name, per(9, S)));
     let last = Kind::SlidingWindowLog.rule("last", per(1, S)).when(|call| call.cost == 2);
     let bench = Bench::of(kinds.chain([last]));
@@ -111,7 +111,7 @@ fn a_refusal_by_the_last_of_five_rules_charges_none_of_the_four_before() {
 
 /// B43, tokio-rs/axum#2582, tower-rs/tower#764, traefik/traefik#13706: each clone had a count of its own.
 #[test]
-fn clones_of_a_limiter_have_one_count_on_all_connections_and_routes() {
+pub(crate) fn clones_of_a_limiter_have_one_count_on_all_connections_and_routes() {
     let bench = Bench::new(Kind::FixedWindow, per(5, 60 * S));
     let call = |limiter: &Limiter<Call>| limiter.check_now(&Call { client: 0, cost: 1 }).unwrap().is_allowed();
     let connections: Vec<_> = (0..50).map(|_| bench.limiter.clone()).collect();
@@ -130,7 +130,7 @@ fn clones_of_a_limiter_have_one_count_on_all_connections_and_routes() {
 
 /// In a proxy, memory counted by route and the shared store by rule.
 #[test]
-fn limiters_on_one_store_share_the_counts_of_rules_of_equal_name_only() {
+pub(crate) fn limiters_on_one_store_share_the_counts_of_rules_of_equal_name_only() {
     let (store, clock) = (MemoryStore::new(), ManualClock::new());
     let limiter = |name: &'static str| {
         let rule = Kind::FixedWindow.rule(name, per(5, 60 * S));
@@ -145,7 +145,7 @@ fn limiters_on_one_store_share_the_counts_of_rules_of_equal_name_only() {
 }
 
 #[test]
-fn counts_are_apart_by_route_where_the_route_is_in_the_key() {
+pub(crate) fn counts_are_apart_by_route_where_the_route_is_in_the_key() {
     struct Request(&'static str, u64);
     let shared = Rule::new("shared", per(15, 60 * S), |request: &Request| Some(Key::from(request.1)));
     let apart = Rule::new("apart", per(5, 60 * S), |request: &Request| Some(Key::from((request.0, request.1))));

@@ -26,7 +26,7 @@ fn stampede(limiter: &Limiter<Call>) -> usize {
 
 /// B49, TerminalWitchcraft/actix-ratelimit#16, langgenius/dify#39177: read and write were two steps.
 #[test]
-fn exactly_the_limit_passes_of_a_stampede_under_every_strategy() {
+pub(crate) fn exactly_the_limit_passes_of_a_stampede_under_every_strategy() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(100, 60 * S));
         bench.set(7 * S);
@@ -43,7 +43,7 @@ fn exactly_the_limit_passes_of_a_stampede_under_every_strategy() {
 }
 
 #[test]
-fn a_stampede_gets_exactly_the_places_of_a_queue_each_with_a_turn_of_its_own() {
+pub(crate) fn a_stampede_gets_exactly_the_places_of_a_queue_each_with_a_turn_of_its_own() {
     let bench = Bench::new(Kind::LeakyBucket, per(100, S));
     let (start, end) = (Barrier::new(THREADS), Barrier::new(THREADS));
     let mut turns: Vec<Duration> = thread::scope(|scope| {
@@ -87,7 +87,7 @@ fn a_stampede_gets_exactly_the_places_of_a_queue_each_with_a_turn_of_its_own() {
 }
 
 #[test]
-fn two_rules_have_charged_what_passed_of_a_stampede() {
+pub(crate) fn two_rules_have_charged_what_passed_of_a_stampede() {
     for kind in Kind::REFUSING {
         for (one, other) in [(100, 120), (120, 100)] {
             let bench = Bench::of([kind.rule("one", per(one, 60 * S)), kind.rule("other", per(other, 60 * S))]);
@@ -101,7 +101,7 @@ fn two_rules_have_charged_what_passed_of_a_stampede() {
 
 /// Rules in opposite orders on one store: no deadlock, and one count.
 #[test]
-fn limiters_with_opposite_orders_of_rules_stampede_together() {
+pub(crate) fn limiters_with_opposite_orders_of_rules_stampede_together() {
     let global = || Rule::global("all", per(100, 60 * S)).cost(|call: &Call| call.cost);
     let bench = Bench::of([Kind::TokenBucket.rule("client", per(150, 60 * S)), global()]);
     let other = Limiter::builder([global(), Kind::TokenBucket.rule("client", per(150, 60 * S))])
@@ -120,7 +120,7 @@ fn limiters_with_opposite_orders_of_rules_stampede_together() {
 
 /// The stored number went below 0 and was read back as a huge one.
 #[test]
-fn nothing_is_left_below_zero_when_charges_come_back_during_a_stampede() {
+pub(crate) fn nothing_is_left_below_zero_when_charges_come_back_during_a_stampede() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(100, 60 * S));
         let barrier = Barrier::new(THREADS);

@@ -10,7 +10,7 @@ use crate::engine::{Bench, Call, Kind, MS, S, at, per};
 
 /// B07, antifuchs/ratelimit_meter#36: the time until the bucket is full was told, not the time to one more token.
 #[test]
-fn the_wait_is_until_the_request_fits_not_until_the_bucket_is_full() {
+pub(crate) fn the_wait_is_until_the_request_fits_not_until_the_bucket_is_full() {
     let bench = Bench::new(Kind::TokenBucket, per(5, 5 * S));
     for left in (0..5).rev() {
         bench.passes(0, 1, left);
@@ -27,7 +27,7 @@ fn the_wait_is_until_the_request_fits_not_until_the_bucket_is_full() {
 }
 
 #[test]
-fn the_wait_uses_the_burst_whatever_the_rate_is() {
+pub(crate) fn the_wait_uses_the_burst_whatever_the_rate_is() {
     for (limit, cost, wait) in [
         (per(1, S).burst(5), 1, S),
         (per(1, S).burst(5), 3, 3 * S),
@@ -46,7 +46,7 @@ fn the_wait_uses_the_burst_whatever_the_rate_is() {
 
 /// B09, alisaifee/limits#200: the wait was taken from the newest entry.
 #[test]
-fn a_log_waits_for_the_oldest_entries_that_make_room() {
+pub(crate) fn a_log_waits_for_the_oldest_entries_that_make_room() {
     let log = Bench::new(Kind::SlidingWindowLog, per(2, 60 * S));
     log.passes(0, 1, 1);
     log.passes(10 * S, 1, 0);
@@ -55,7 +55,7 @@ fn a_log_waits_for_the_oldest_entries_that_make_room() {
 }
 
 #[test]
-fn the_wait_of_a_log_grows_with_the_cost_entry_by_entry() {
+pub(crate) fn the_wait_of_a_log_grows_with_the_cost_entry_by_entry() {
     let log = Bench::new(Kind::SlidingWindowLog, per(5, 60 * S));
     log.passes(0, 2, 3);
     log.passes(10 * S, 1, 2);
@@ -71,7 +71,7 @@ fn the_wait_of_a_log_grows_with_the_cost_entry_by_entry() {
 }
 
 #[test]
-fn the_wait_of_every_strategy_follows_its_own_clock_and_cost() {
+pub(crate) fn the_wait_of_every_strategy_follows_its_own_clock_and_cost() {
     let token = Bench::new(Kind::TokenBucket, per(2, 60 * S));
     token.passes(0, 1, 1);
     token.passes(10 * S, 1, 0);
@@ -91,7 +91,7 @@ fn the_wait_of_every_strategy_follows_its_own_clock_and_cost() {
 
 /// B11, dotnet/runtime#92557: the whole window was told whenever it was asked.
 #[test]
-fn a_window_waits_for_its_end_not_for_its_length() {
+pub(crate) fn a_window_waits_for_its_end_not_for_its_length() {
     let fixed = Bench::new(Kind::FixedWindow, per(1, 60 * S));
     fixed.passes(0, 1, 0);
     fixed.refuses(45 * S, 1, 15 * S);
@@ -103,7 +103,7 @@ fn a_window_waits_for_its_end_not_for_its_length() {
 }
 
 #[test]
-fn every_refusal_tells_a_wait_that_ends_in_a_pass_unless_none_helps() {
+pub(crate) fn every_refusal_tells_a_wait_that_ends_in_a_pass_unless_none_helps() {
     for kind in Kind::ALL {
         for (cost, now) in [(1, 0), (1, 45 * S), (3, 1), (5, 59_500 * MS)] {
             let mut bucket = kind.bucket(per(5, 60 * S));
@@ -123,7 +123,7 @@ fn every_refusal_tells_a_wait_that_ends_in_a_pass_unless_none_helps() {
 
 /// B12, alisaifee/flask-limiter#62, traefik/traefik#8573, brandur/redis-cell#56: told 0, less, or too early.
 #[test]
-fn the_told_seconds_are_rounded_up_and_at_least_one() {
+pub(crate) fn the_told_seconds_are_rounded_up_and_at_least_one() {
     let bench = Bench::new(Kind::TokenBucket, per(1, S));
     bench.passes(0, 1, 0);
     bench.refuses(894_287_575, 1, 105_712_425);
@@ -153,7 +153,7 @@ fn the_told_seconds_are_rounded_up_and_at_least_one() {
 
 /// Jitter taken both ways told half of the true wait.
 #[test]
-fn the_told_wait_is_never_below_the_true_one_however_often_it_is_asked() {
+pub(crate) fn the_told_wait_is_never_below_the_true_one_however_often_it_is_asked() {
     for kind in Kind::REFUSING {
         let bench = Bench::new(kind, per(1, 30 * S));
         bench.passes(0, 1, 0);
@@ -169,7 +169,7 @@ fn the_told_wait_is_never_below_the_true_one_however_often_it_is_asked() {
 
 /// B51, getsentry/sentry#7919, SpaceTradersAPI/api-docs#24: seconds with a dot, or milliseconds.
 #[test]
-fn the_told_seconds_are_digits_only() {
+pub(crate) fn the_told_seconds_are_digits_only() {
     for (wait, told) in [
         (493 * MS, "1"),
         (292_052_427_053, "293"),

@@ -94,9 +94,9 @@ async fn it_is_probed_one_at_a_time_ever_more_rarely_and_never_by_requests() {
             sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(rig.store.asked(), 5, "{mode:?}");
-        // 10 s: 25, 50, 100, 200, 400, then 500 ms each, less up to half of jitter, plus the deadline where it hangs.
+        // 10 s: 25, 50, 100, 200, then 350 ms each, less up to half of jitter, plus 100 ms where it hangs.
         let probes = rig.store.probes();
-        assert!((18..=44).contains(&probes), "{mode:?}: {probes} probes");
+        assert!((20..=60).contains(&probes), "{mode:?}: {probes} probes");
         assert_eq!(rig.guarded.counts().probes as usize, probes);
         assert_eq!(rig.store.shared.most_probing.load(Ordering::Relaxed), 1);
     }
@@ -119,7 +119,7 @@ async fn it_closes_within_half_a_second_of_the_store_with_no_request_to_help() {
             }
             // A probe that was on its way when the store came back may still have to fail.
             let took = start.elapsed();
-            assert!(took <= Duration::from_millis(500) + IN_TIME * 2, "{mode:?} {outage}: {took:?}");
+            assert!(took <= Duration::from_millis(500), "{mode:?} {outage}: {took:?}");
             assert!(!rig.check(call(7)).await.is_degraded());
             let probes = rig.store.probes();
             sleep(Duration::from_secs(60)).await;

@@ -1,5 +1,7 @@
 //! The memory of refusals: who keeps on does not reach the store, and nobody is refused for what is over.
 
+use std::sync::atomic::AtomicBool;
+
 use tollgate::{
     bucket,
     decision::{Source, Wait},
@@ -269,13 +271,14 @@ async fn a_refusal_overtaken_by_what_came_back_is_not_remembered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_an_own_strategy_says_nothing_of_the_next() {
+    /// Refuses where the test says so, however often it is looked at.
     #[derive(Debug)]
-    struct Moody(AtomicUsize);
+    struct Moody(Arc<AtomicBool>);
     impl bucket::Bucket for Moody {
         type State = ();
         fn fresh(&self, _: &Limit, _: Nanos) {}
         fn look(&self, (): &(), _: &Limit, _: Nanos, _: bucket::Ask) -> tollgate::decision::Verdict {
-            let refuses = self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+            let refuses = self.0.load(Ordering::Relaxed);
             let wait = tollgate::decision::Outcome::Refuse(Wait::For(Nanos::from_secs(10)));
             let outcome = if refuses { wait } else { tollgate::decision::Outcome::Pass };
             tollgate::decision::Verdict::new(outcome, 1, 1, None)
@@ -299,9 +302,11 @@ async fn a_refusal_of_an_own_strategy_says_nothing_of_the_next() {
             Nanos::MAX
         }
     }
-    let moody = rule("r", Limit::per_day(1)).algorithm(Moody(AtomicUsize::new(0)));
+    let refuses = Arc::new(AtomicBool::new(true));
+    let moody = rule("r", Limit::per_day(1)).algorithm(Moody(Arc::clone(&refuses)));
     let rig = Rig::new(Mode::Up, FailurePolicy::Refuse, [moody]);
     for nth in 0..6 {
+        refuses.store(nth % 2 == 0, Ordering::Relaxed);
         assert_eq!(rig.check(call(7)).await.is_allowed(), nth % 2 == 1);
     }
     assert_eq!(rig.guarded.counts().remembered, 0);

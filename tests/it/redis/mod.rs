@@ -1,11 +1,16 @@
 //! The Redis store, against servers that these tests start on free ports of the loopback address.
 
+mod cases;
+#[cfg(feature = "testing")]
+mod conformance;
 mod differential;
 mod exact;
 mod faults;
+mod late;
 mod lua;
 mod proxy;
 mod server;
+mod stack;
 
 use std::time::Duration;
 

@@ -60,6 +60,16 @@ impl Proxy {
         self.told.black_holes.send_replace(self.connects());
     }
 
+    /// Lets nothing more through any connection, new ones included, until told otherwise.
+    pub(crate) fn swallow_all(&self) {
+        self.told.black_holes.send_replace(usize::MAX);
+    }
+
+    /// Lets new connections through. What is swallowed stays so.
+    pub(crate) fn let_new_ones_through(&self) {
+        self.swallow_existing();
+    }
+
     pub(crate) fn cut_next_reply(&self) {
         self.told.cut.store(true, Ordering::SeqCst);
     }

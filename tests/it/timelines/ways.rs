@@ -5,13 +5,13 @@ use std::{task::Poll, time::Duration};
 use futures_util::FutureExt;
 use tokio_test::task::{self, Spawn};
 use tollgate::{
-    Decision, Error, Key, Limiter, Rule,
+    ConfigError, Decision, Error, Key, Limiter, Rule,
     decision::{Outcome, Wait},
     time::{ManualClock, Nanos},
 };
 
 use super::{Answer, Case};
-use crate::engine::{Kind, at};
+use crate::engine::{Kind, at, stored};
 
 /// One way to ask.
 pub(super) struct Way {
@@ -60,15 +60,24 @@ fn bucket(kind: Kind, case: &Case) -> Vec<Answer> {
     case.requests().map(&mut ask).collect()
 }
 
-/// The request is its cost.
+/// Whether the store can count what the case asks for.
+pub(super) fn fits(kind: Kind, case: &Case) -> bool {
+    try_limiter(kind, case).is_ok()
+}
+
 fn limiter(kind: Kind, case: &Case) -> (Limiter<u64>, ManualClock) {
+    try_limiter(kind, case).unwrap()
+}
+
+/// The request is its cost.
+fn try_limiter(kind: Kind, case: &Case) -> Result<(Limiter<u64>, ManualClock), ConfigError> {
     let clock = ManualClock::new();
     let rule = Rule::new("rule", kind.limit(case.limit()), |_: &u64| Some(Key::from("client"))).cost(|cost| *cost);
     let mut rule = kind.named(rule);
     if let Some(longest) = case.wait_up_to {
         rule = rule.wait_up_to(Duration::from_nanos(longest.nanos()));
     }
-    (Limiter::builder([rule]).clock(clock.clone()).build().unwrap(), clock)
+    Ok((stored(Limiter::builder([rule]).clock(clock.clone())).build()?, clock))
 }
 
 /// What a caller is told: by the decision as a whole, and not by its one verdict.
