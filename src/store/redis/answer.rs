@@ -18,8 +18,8 @@ use crate::{
 /// What came back from a decision.
 #[allow(clippy::large_enum_variant, reason = "the large one is the usual one, and is taken apart at once")]
 pub(super) enum Answer {
-    /// All that was asked for, and the server's time.
-    Judged(Verdicts, u64),
+    /// All that was asked for, and the server's time where that was told.
+    Judged(Verdicts, Option<u64>),
     /// It was too late to charge anything; and the server's time.
     TooLate(u64),
 }
@@ -41,8 +41,16 @@ fn instant(micros: f64) -> Nanos {
     Nanos::new(whole(micros).saturating_mul(1_000))
 }
 
-/// Reads the reply to a decision.
-pub(super) fn read(reply: &[u8], asked: &[Asked]) -> Result<Answer, StoreError> {
+/// How many bytes a bucket's value has.
+const VALUE: usize = 56;
+
+/// Reads the reply to a decision, which was asked to be judged at the limiter's own time or at the server's.
+pub(super) fn read(reply: &[u8], asked: &[Asked], by_clock: bool) -> Result<Answer, StoreError> {
+    // What else is told is a multiple of 8 bytes long, and never this one.
+    let values = VALUE * asked.len();
+    if values > 0 && (reply.len() == values || reply.len() == values + 1) {
+        return usual(reply, asked, reply.len() == values, by_clock);
+    }
     let mut reply = Reader(reply);
     let (outcome, server, now) = (reply.next()?, whole(reply.next()?), instant(reply.next()?));
     if outcome < 0.0 {
@@ -51,6 +59,29 @@ pub(super) fn read(reply: &[u8], asked: &[Asked]) -> Result<Answer, StoreError> 
     let mut verdicts = Verdicts::new();
     for asked in asked {
         verdicts.push(judged(&mut reply, asked, now)?);
+    }
+    Ok(Answer::Judged(verdicts, Some(server)))
+}
+
+/// Reads the values of buckets with what they were charged, or would have been.
+fn usual(reply: &[u8], asked: &[Asked], taken: bool, by_clock: bool) -> Result<Answer, StoreError> {
+    let (mut verdicts, mut all, mut server) = (Verdicts::new(), true, None);
+    for (value, asked) in reply.chunks(VALUE).zip(asked) {
+        let mut value = Reader(value);
+        let (life, seen, x, y) = (whole(value.next()?), value.next()?, whole(value.next()?), whole(value.next()?));
+        let (judged_at, Asked { numbers, limit, ask }) = (instant(seen), asked);
+        let before = Schedule::using(limit, judged_at, x.saturating_sub(numbers.amount(ask.cost)), numbers.a);
+        let verdict = match numbers.kind {
+            Kind::LeakyBucket => told(LeakyBucket, before, asked, judged_at, taken),
+            _ => told(TokenBucket, before, asked, judged_at, taken),
+        };
+        all &= verdict.outcome.passes();
+        let mark = taken.then(|| mark(numbers, judged_at, y));
+        verdicts.push(Judged::new(verdict, mark).stamped(life));
+        server = (!by_clock).then(|| whole(seen));
+    }
+    if all != taken {
+        return Err(StoreError::new("the script and the store judge a charge differently"));
     }
     Ok(Answer::Judged(verdicts, server))
 }

@@ -3,10 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 use super::{
-    Inner, Lives, RedisStore, Settings,
-    connection::{Link, Source},
-    giving_back::GivingBack,
-    names,
+    Inner, Lives, RedisStore, Settings, alarm::Alarm, connection::Link, giving_back::GivingBack, names, source::Source,
 };
 use crate::{error::StoreError, key::Secret, time::Nanos};
 
@@ -99,6 +96,8 @@ impl RedisStoreBuilder {
         // Ends by itself when the store is gone and all is given back.
         runtime.spawn(changes.run(Arc::clone(&link), settings.clone()));
         let healer = runtime.spawn(source.heal(Arc::clone(&link))).abort_handle();
+        let alarm = Alarm::new(self.deadline);
+        let watch = runtime.spawn(Arc::clone(&alarm).run()).abort_handle();
         let inner = Inner {
             secret: self.secret,
             deployment: self.deployment,
@@ -108,7 +107,9 @@ impl RedisStoreBuilder {
             link,
             giving_back,
             runtime,
+            alarm,
             healer,
+            watch,
         };
         Ok(RedisStore { inner: Arc::new(inner) })
     }

@@ -1,35 +1,28 @@
 //! The connection: one, kept by a task in the background. Whoever asks takes it as it is, or fails at once.
 
 use std::{
-    hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, AtomicU32, Ordering},
+        atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use ::redis::{
-    AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value,
-    aio::MultiplexedConnection,
-    cmd,
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+use ::redis::{Cmd, RedisError, RedisResult, Value, aio::MultiplexedConnection};
+use tokio::{
+    sync::{Notify, watch},
+    task::AbortHandle,
 };
-use tokio::sync::{Notify, watch};
 
-use super::script::{DECIDE, Script, begin};
+use super::script::{Script, by_text};
 use crate::{
     error::StoreError,
     observe,
-    time::{Clock, Nanos, SystemClock},
+    time::{Clock, SystemClock},
 };
 
 /// After so many questions in a row without an answer in time, a connection is taken for broken.
 const FAILURES: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(25);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A connection that broke sooner than this is followed by a pause.
-const SOON: Nanos = Nanos::SECOND;
 /// A server's clock that is so much behind what was known of it was set; anything less is latency.
 const SET_BACK: i64 = 1_000_000;
 
@@ -37,11 +30,11 @@ const SET_BACK: i64 = 1_000_000;
 pub(super) struct Link {
     current: Mutex<Current>,
     /// Tells the healer that the connection was given up.
-    lost: Notify,
+    pub(super) lost: Notify,
     /// Tells the healer that somebody waits for a connection, so that it tries now.
-    wanted: Notify,
+    pub(super) wanted: Notify,
     up: watch::Sender<bool>,
-    clock: SystemClock,
+    pub(super) clock: SystemClock,
     /// The server's clock less ours, in microseconds. Relaxed: any value that was ever true will do, and the next answer
     /// brings another.
     ahead: AtomicI64,
@@ -56,6 +49,10 @@ struct Current {
 /// A connection that worked when it was last heard of.
 pub(super) struct Live {
     connection: MultiplexedConnection,
+    /// The task that writes questions and reads answers; where it is ours, it ends with the connection.
+    driver: Option<AbortHandle>,
+    /// How many questions are on their way.
+    asking: Arc<AtomicUsize>,
     /// How many questions in a row found no answer in time. Relaxed: a count, and nothing else hangs on it.
     failures: AtomicU32,
 }
@@ -129,7 +126,7 @@ impl Link {
         }
     }
 
-    fn publish(&self, live: Live) {
+    pub(super) fn publish(&self, live: Live) {
         let mut current = self.current();
         current.live = Some(Arc::new(live));
         let recovered = current.why_not.take().is_some();
@@ -140,7 +137,7 @@ impl Link {
         }
     }
 
-    fn could_not_connect(&self, why: RedisError) {
+    pub(super) fn could_not_connect(&self, why: RedisError) {
         let mut current = self.current();
         let first = current.why_not.is_none();
         current.why_not = Some(why.clone());
@@ -193,18 +190,10 @@ impl Link {
 }
 
 impl Live {
-    /// Runs a script by its digest, or by its text where the server does not know it.
-    pub(super) async fn run(
-        &self,
-        link: &Link,
-        script: &Script,
-        names: &[Vec<u8>],
-        args: &[u8],
-    ) -> Result<Vec<u8>, StoreError> {
-        match self.send(&call("EVALSHA", &script.digest, names, args)).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                self.heard(link, self.send(&call("EVAL", script.text, names, args)).await)
-            }
+    /// Runs a script by its digest, as `call` says, or by its text where the server does not know it.
+    pub(super) async fn run(&self, link: &Link, script: &Script, call: &Cmd) -> Result<Vec<u8>, StoreError> {
+        match self.send(call).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.heard(link, self.send(&by_text(call, script)).await),
             reply => self.heard(link, reply),
         }
         .and_then(bytes)
@@ -220,7 +209,16 @@ impl Live {
         self.send(command).await
     }
 
-    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+    pub(super) fn new(
+        connection: MultiplexedConnection,
+        driver: Option<AbortHandle>,
+        asking: Arc<AtomicUsize>,
+    ) -> Self {
+        Self { connection, driver, asking, failures: AtomicU32::new(0) }
+    }
+
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        let _one = Asking::new(&self.asking);
         self.connection.clone().send_packed_command(command).await?.extract_error()
     }
 
@@ -257,15 +255,28 @@ impl Live {
     }
 }
 
-/// The call of a script.
-pub(super) fn call(how: &str, script: &str, names: &[Vec<u8>], args: &[u8]) -> Cmd {
-    let mut command = cmd(how);
-    command.arg(script).arg(names.len());
-    for name in names {
-        command.arg(name.as_slice());
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(driver) = &self.driver {
+            driver.abort();
+        }
     }
-    command.arg(args);
-    command
+}
+
+/// One question on its way. Relaxed: the count only says whether waiting for others is worth it.
+struct Asking<'a>(&'a AtomicUsize);
+
+impl<'a> Asking<'a> {
+    fn new(asking: &'a AtomicUsize) -> Self {
+        asking.fetch_add(1, Ordering::Relaxed);
+        Self(asking)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A script's reply.
@@ -274,80 +285,4 @@ pub(super) fn bytes(reply: Value) -> Result<Vec<u8>, StoreError> {
         Value::BulkString(bytes) => Ok(bytes),
         _ => Err(StoreError::new("Redis sent a reply of another kind")),
     }
-}
-
-/// Where connections come from.
-pub(super) struct Source {
-    client: Client,
-    settings: AsyncConnectionConfig,
-    timeout: Duration,
-}
-
-impl Source {
-    /// Opens `client`'s connections, with the socket set up for small questions that cannot wait.
-    pub(super) fn new(client: &Client, timeout: Duration) -> RedisResult<Self> {
-        let alive = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
-        let socket = TcpSettings::default().set_nodelay(true).set_keepalive(alive.with_retries(3));
-        #[cfg(target_os = "linux")]
-        let socket = socket.set_user_timeout(Duration::from_secs(2));
-        let client = Client::open(client.get_connection_info().clone().set_tcp_settings(socket))?;
-        let settings = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(1024);
-        Ok(Self { client, settings, timeout })
-    }
-
-    /// Connects, and makes sure that the server is a master and runs the script.
-    async fn connect(&self, link: &Link) -> RedisResult<Live> {
-        let connection = self.client.get_multiplexed_async_connection_with_config(&self.settings).await?;
-        let live = Live { connection, failures: AtomicU32::new(0) };
-        match live.send(&cmd("ROLE")).await {
-            Ok(Value::Array(role)) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {}
-            // Who may not ask finds out by the first charge.
-            Err(error) if error.code() == Some("NOPERM") => {}
-            Ok(_) => return Err((::redis::ErrorKind::Client, "the server is a replica").into()),
-            Err(error) => return Err(error),
-        }
-        // Asks nothing: the server keeps the script and tells its time.
-        let mut nothing = begin(0, None, 0, 0);
-        nothing.set_first(f64::INFINITY);
-        let reply = live.send(&call("EVAL", DECIDE.text, &[], nothing.as_bytes())).await?;
-        match bytes(reply).ok().and_then(|reply| super::answer::read(&reply, &[]).ok()) {
-            Some(super::answer::Answer::Judged(_, server)) => link.learn_time(server),
-            _ => return Err((::redis::ErrorKind::Client, "the script did not run as it should").into()),
-        }
-        Ok(live)
-    }
-
-    /// Keeps a connection, for ever. The only one that ever connects.
-    pub(super) async fn heal(self, link: Arc<Link>) {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let attempt = tokio::time::timeout(self.timeout, self.connect(&link)).await;
-            let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "no connection in time").into();
-            match attempt.unwrap_or_else(|_| Err(late())) {
-                Ok(live) => {
-                    let since = link.clock.now();
-                    link.publish(live);
-                    link.lost.notified().await;
-                    if link.clock.now().saturating_sub(since) >= SOON {
-                        // It was a good one: try again at once.
-                        pause = FIRST_PAUSE;
-                        continue;
-                    }
-                }
-                Err(error) => link.could_not_connect(error),
-            }
-            let _wanted_or_over = tokio::time::timeout(some_of(pause), link.wanted.notified()).await;
-            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
-        }
-    }
-}
-
-/// From a half to nine tenths of `pause`, so that many processes do not come back at once.
-fn some_of(pause: Duration) -> Duration {
-    // The standard library seeds each `RandomState` anew.
-    let random = RandomState::new().build_hasher().finish();
-    pause / 2 + pause.saturating_mul(u32::try_from(random % 41).unwrap_or(0)) / 100
 }

@@ -1,25 +1,11 @@
--- One request: looks at the buckets of all its rules, then charges all of them, or none.
+-- The request that is not the usual one.
 --
--- KEYS: one for each rule. ARGV[1], all little-endian doubles:
---   late    the server's time after which nothing may be charged any more, since nobody waits for the answer
---   now     the time to judge at; -1 for the server's own
---   life    a number that no bucket has as its life yet
---   longer  how many milliseconds keys live longer than they have to
---   and for each rule
---     alg       which algorithm (see above)
---     take      0 only looks, 1 is charged if all that vote pass, 2 is charged in any case
---     votes     1 where it may refuse the request
---     room      the most that may be used for it to pass, -1 where it never can; as x
---     cost      what it is charged, as x
---     a, b, c   its limit (see above)
--- Reply, doubles too: 1 (or -1 where it was too late, and nothing else), the server's time, the time judged at, and for
+-- Reply, doubles: 1 (or -1 where it was too late, and nothing else), the server's time, the time judged at, and for
 -- each rule: 1 where it passes plus 2 where it was charged, the time its bucket was judged at, its life, x and y, before
 -- the charge (y of a token or leaky bucket: after). Of a log x is what is in the window, y the time of the entry that has
 -- to leave before it passes, and there follow the times of the first and the last entry in it; -1 where there is none.
 local args = ARGV[1]
 local late, now, fresh_life, longer, at = unpack('<dddd', args)
-local time = call('TIME')
-local server = time[1] * 1000000 + time[2]
 if server > late then return pack('<ddd', -1, server, 0) end
 if now < 0 then now = server end
 
@@ -27,8 +13,9 @@ if now < 0 then now = server end
 local rules, logs, all, to = {}, {}, true, 0
 local n = #KEYS
 for i = 1, n do
-  local alg, take, votes, room, cost, a, b, c
-  alg, take, votes, room, cost, a, b, c, at = unpack('<dddddddd', args, at)
+  local how, room, cost, a, b, c
+  how, room, cost, a, b, c, at = unpack('<dddddd', args, at)
+  local alg, take, votes = how % 4, floor(how / 4) % 4, how >= 16
   local life, judged, x, y, changed, pass = fresh_life, now, 0, 0, false, false
   if alg == LOG then
     if not bring_log then with_logs() end
@@ -64,7 +51,7 @@ for i = 1, n do
       pass = x <= room
     end
   end
-  if not pass and votes == 1 then all = false end
+  if not pass and votes then all = false end
   if n == 1 and alg ~= LOG then
     -- One rule needs no list.
     local taken = cost > 0 and (take == 2 or (take == 1 and all and pass))

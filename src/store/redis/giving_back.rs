@@ -9,14 +9,15 @@ use std::{
     time::Duration,
 };
 
+use ::redis::Cmd;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Settings,
     answer::read_added,
-    connection::{Link, Live, bytes, call},
+    connection::{Link, Live, bytes},
     numbers::Numbers,
-    script::{ADJUST, Adjustment, Part},
+    script::{ADJUST, Adjustment, Part, by_text, call},
 };
 use crate::{
     bucket::Mark,
@@ -182,10 +183,9 @@ impl Sending {
     /// Returns what certainly did not run.
     async fn send_over(&mut self, live: &Live, batch: Vec<Change>) -> Vec<Change> {
         let mut pipeline = ::redis::pipe();
-        let calls: Vec<_> = batch.iter().map(|change| self.args(change)).collect();
-        for (change, args) in batch.iter().zip(&calls) {
-            let names = std::slice::from_ref(&change.name);
-            pipeline.add_command(call("EVALSHA", &ADJUST.digest, names, args));
+        let calls: Vec<_> = batch.iter().map(|change| self.call(change)).collect();
+        for call in &calls {
+            pipeline.add_command(call.clone());
         }
         let sent = tokio::time::timeout(PATIENCE, live.send_all(&self.link, &pipeline)).await;
         let Ok(Ok(replies)) = sent else {
@@ -194,11 +194,10 @@ impl Sending {
             return Vec::new();
         };
         let mut again = Vec::new();
-        for ((change, args), reply) in batch.into_iter().zip(calls).zip(replies) {
+        for ((change, call), reply) in batch.into_iter().zip(calls).zip(replies) {
             let mut reply = reply.extract_error();
             if reply.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-                let whole = call("EVAL", ADJUST.text, std::slice::from_ref(&change.name), &args);
-                reply = match tokio::time::timeout(PATIENCE, live.eval(&whole)).await {
+                reply = match tokio::time::timeout(PATIENCE, live.eval(&by_text(&call, &ADJUST))).await {
                     Ok(reply) => reply,
                     Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
                 };
@@ -214,7 +213,7 @@ impl Sending {
         again
     }
 
-    fn args(&self, change: &Change) -> Vec<u8> {
+    fn call(&self, change: &Change) -> Cmd {
         let (more, parts) = match &change.what {
             What::More { cost, .. } => (*cost, Vec::new()),
             What::Back(parts) => (0, parts.iter().filter_map(|part| self.part(part)).collect()),
@@ -228,7 +227,9 @@ impl Sending {
             delays: change.delays,
             parts: &parts,
         };
-        adjustment.args().as_bytes().to_vec()
+        let mut command = call(&ADJUST, 1);
+        command.arg(change.name.as_slice()).arg(adjustment.args().as_bytes());
+        command
     }
 
     fn part(&self, part: &Back) -> Option<Part> {

@@ -23,6 +23,7 @@ use crate::{
     time::Nanos,
 };
 
+mod alarm;
 mod answer;
 mod builder;
 mod connection;
@@ -32,13 +33,15 @@ mod numbers;
 mod probe;
 mod question;
 mod script;
+mod source;
 
+use alarm::Alarm;
 pub use builder::RedisStoreBuilder;
 use connection::Link;
 use giving_back::{Back, Change, GivingBack};
 use numbers::{Kind, Numbers};
 use question::{Asked, Deciding, Question};
-use script::Part;
+use script::{DECIDE, Part};
 
 /// Buckets on a Redis or Valkey server, so that many processes share one limit; clones share the connection.
 ///
@@ -91,12 +94,15 @@ struct Inner {
     link: Arc<Link>,
     giving_back: GivingBack,
     runtime: Handle,
+    alarm: Arc<Alarm>,
     healer: AbortHandle,
+    watch: AbortHandle,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.healer.abort();
+        self.watch.abort();
     }
 }
 
@@ -181,13 +187,17 @@ impl RedisStore {
 
 impl Inner {
     fn name(&self, place: &Place, key: KeyId) -> Vec<u8> {
-        names::name(&place.prefix, key, &self.secret, self.in_plain)
+        let mut name = Vec::new();
+        names::write(&mut name, &place.prefix, key, &self.secret, self.in_plain);
+        name
     }
 
     fn question(&self, now: Nanos, charges: &[Charge<'_>]) -> Result<Question, StoreError> {
-        let mut args =
-            script::begin(charges.len(), self.settings.now(now), self.settings.lives.next(), self.settings.longer());
-        let (mut names, mut asked) = (SmallVec::new(), SmallVec::new());
+        let settings = &self.settings;
+        let late = self.link.server_time_in(settings.deadline);
+        let mut args = script::begin(charges.len(), late, settings.now(now), settings.lives.next(), settings.longer());
+        let mut command = script::call(&DECIDE, charges.len());
+        let (mut name, mut asked) = (Vec::new(), SmallVec::new());
         let mut seen: SmallVec<[&Place; 3]> = SmallVec::new();
         for charge in charges {
             let place = charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))?;
@@ -198,11 +208,14 @@ impl Inner {
             seen.push(place);
             let numbers = place.numbers(&charge.limit)?;
             script::push_charge(&mut args, &numbers, charge);
-            names.push(self.name(place, charge.key));
+            name.clear();
+            names::write(&mut name, &place.prefix, charge.key, &self.secret, self.in_plain);
+            command.arg(name.as_slice());
             let ask = Ask::new(charge.cost).keep(charge.keep).max_delay(charge.max_delay);
             asked.push(Asked { numbers, limit: charge.limit, ask });
         }
-        Ok(Question { names, asked, args, now })
+        command.arg(args.as_bytes());
+        Ok(Question { command, asked, now })
     }
 }
 

@@ -22,23 +22,20 @@ pub(super) fn is_deployment(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// Returns the name of `key`'s bucket.
-pub(super) fn name(prefix: &str, key: KeyId, secret: &Secret, in_plain: bool) -> Vec<u8> {
-    let mut name = Vec::with_capacity(prefix.len() + 32);
+/// Appends the name of `key`'s bucket to `name`.
+pub(super) fn write(name: &mut Vec<u8>, prefix: &str, key: KeyId, secret: &Secret, in_plain: bool) {
+    name.reserve(prefix.len() + 33);
     name.extend_from_slice(prefix.as_bytes());
-    match key.readable().filter(|_| in_plain) {
+    match in_plain.then(|| key.readable()).flatten() {
         _ if key == KeyId::NONE => name.push(b'-'),
         Some(text) => name.extend_from_slice(text.as_bytes()),
         None => {
             name.push(b'#');
             for byte in secret.veil(key) {
-                for digit in [byte >> 4, byte & 15] {
-                    name.push(if digit < 10 { b'0' + digit } else { b'a' - 10 + digit });
-                }
+                name.extend([byte >> 4, byte & 15].map(|digit| digit + if digit < 10 { b'0' } else { b'a' - 10 }));
             }
         }
     }
-    name
 }
 
 #[cfg(test)]
@@ -48,7 +45,9 @@ mod tests {
 
     fn named(key: Key<'_>, in_plain: bool) -> String {
         let secret = Secret::new([7; 16]);
-        String::from_utf8(name("p:", key.id(&secret), &secret, in_plain)).unwrap()
+        let mut name = Vec::new();
+        write(&mut name, "p:", key.id(&secret), &secret, in_plain);
+        String::from_utf8(name).unwrap()
     }
 
     #[test]

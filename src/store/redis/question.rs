@@ -7,16 +7,16 @@ use std::{
     time::Duration,
 };
 
+use ::redis::Cmd;
 use smallvec::SmallVec;
-use tokio::time::Sleep;
 
 use super::{
     Inner,
     answer::{self, Answer},
     connection::Live,
     giving_back::Change,
-    numbers::{Numbers, double},
-    script::{DECIDE, Doubles, Part},
+    numbers::Numbers,
+    script::{self, DECIDE, Part},
 };
 use crate::{
     bucket::Ask,
@@ -37,9 +37,9 @@ pub(super) struct Asked {
 }
 
 pub(super) struct Question {
-    pub(super) names: SmallVec<[Vec<u8>; 3]>,
+    /// The call of the script, the names of the buckets in it.
+    pub(super) command: Cmd,
     pub(super) asked: SmallVec<[Asked; 3]>,
-    pub(super) args: Doubles,
     /// The limiter's own time, which what is given back is judged at where the store goes by it.
     pub(super) now: Nanos,
 }
@@ -50,16 +50,19 @@ impl Question {
         let link = &inner.link;
         let mut again = true;
         loop {
-            self.args.set_first(double(link.server_time_in(inner.settings.deadline)));
-            let reply = live.run(link, &DECIDE, &self.names, self.args.as_bytes()).await?;
-            match answer::read(&reply, &self.asked)? {
+            let reply = live.run(link, &DECIDE, &self.command).await?;
+            match answer::read(&reply, &self.asked, inner.settings.longer.is_some())? {
                 Answer::Judged(verdicts, server) => {
-                    link.learn_time(server);
+                    if let Some(server) = server {
+                        link.learn_time(server);
+                    }
                     return Ok((verdicts, self));
                 }
                 // The server's clock is ahead of what was known of it. Nothing was charged.
                 Answer::TooLate(server) if again => {
                     link.learn_time(server);
+                    let late = link.server_time_in(inner.settings.deadline);
+                    self.command = script::with_late(&self.command, late);
                     again = false;
                 }
                 Answer::TooLate(_) => {
@@ -70,12 +73,12 @@ impl Question {
     }
 
     /// Gives back what an answer that nobody waits for says was charged.
-    fn give_back(self, inner: &Inner, verdicts: &Verdicts) {
-        for ((name, asked), judged) in self.names.into_iter().zip(&self.asked).zip(verdicts.iter()) {
+    fn give_back(&self, inner: &Inner, verdicts: &Verdicts) {
+        for ((name, asked), judged) in script::names(&self.command).zip(&self.asked).zip(verdicts.iter()) {
             let Some(mark) = judged.mark else { continue };
             let part = Part { cost: asked.ask.cost, left: 0, mark, life: judged.stamp };
             let delays = asked.ask.max_delay > Nanos::ZERO;
-            inner.giving_back.send(Change::back(name, asked.numbers, self.now, delays, part));
+            inner.giving_back.send(Change::back(name.to_vec(), asked.numbers, self.now, delays, part));
         }
     }
 }
@@ -88,20 +91,19 @@ pub(super) struct Deciding {
     inner: Arc<Inner>,
     live: Arc<Live>,
     asking: Option<Asking>,
-    started: bool,
-    deadline: Pin<Box<Sleep>>,
+    until: Nanos,
+    /// The alarm's number, once it was set.
+    alarm: Option<u64>,
 }
 
 impl Deciding {
     pub(super) fn new(inner: &Arc<Inner>, live: Arc<Live>, question: Question) -> Self {
-        // Whoever asks may be on a thread without a runtime.
-        let _in_runtime = inner.runtime.enter();
         Self {
             inner: Arc::clone(inner),
             asking: Some(Box::pin(question.ask(Arc::clone(inner), Arc::clone(&live)))),
             live,
-            started: false,
-            deadline: Box::pin(tokio::time::sleep(inner.settings.deadline)),
+            until: inner.alarm.end(),
+            alarm: None,
         }
     }
 }
@@ -114,16 +116,21 @@ impl Future for Deciding {
         let Some(asking) = &mut this.asking else {
             return Poll::Ready(Err(StoreError::new("an answer was asked for after it was given")));
         };
-        this.started = true;
         if let Poll::Ready(answer) = asking.as_mut().poll(context) {
             this.asking = None;
             return Poll::Ready(answer.map(|(verdicts, _)| verdicts));
         }
-        if this.deadline.as_mut().poll(context).is_pending() {
-            return Poll::Pending;
+        let alarm = &this.inner.alarm;
+        match this.alarm {
+            None => this.alarm = Some(alarm.set(this.until, context.waker().clone())),
+            Some(number) if !alarm.is_past(this.until) => alarm.set_again(number, context.waker()),
+            Some(_) => {
+                this.live.timed_out(&this.inner.link);
+                this.read_late();
+                return Poll::Ready(Err(StoreError::new("Redis did not answer within the deadline")));
+            }
         }
-        this.read_late();
-        Poll::Ready(Err(StoreError::new("Redis did not answer within the deadline")))
+        Poll::Pending
     }
 }
 
@@ -131,13 +138,18 @@ impl Deciding {
     /// Leaves the answer to a task of its own, which also goes on looking at the clock: whoever gave up sooner than the
     /// deadline must not hide that nothing comes.
     fn read_late(&mut self) {
-        let Some(mut asking) = self.asking.take().filter(|_| self.started) else { return };
-        let (inner, live, deadline) = (Arc::clone(&self.inner), Arc::clone(&self.live), self.deadline.deadline());
+        // What was never asked has no alarm.
+        let Some(mut asking) = self.asking.take().filter(|_| self.alarm.is_some()) else { return };
+        let (inner, live) = (Arc::clone(&self.inner), Arc::clone(&self.live));
+        let watched = !inner.alarm.is_past(self.until);
+        let left = if watched { inner.settings.deadline } else { Duration::ZERO };
         self.inner.runtime.spawn(async move {
-            let answer = match tokio::time::timeout_at(deadline, &mut asking).await {
+            let answer = match tokio::time::timeout(left, &mut asking).await {
                 Ok(answer) => Ok(answer),
                 Err(_) => {
-                    live.timed_out(&inner.link);
+                    if watched {
+                        live.timed_out(&inner.link);
+                    }
                     tokio::time::timeout(READ_LATE, asking).await
                 }
             };
@@ -150,6 +162,9 @@ impl Deciding {
 
 impl Drop for Deciding {
     fn drop(&mut self) {
+        if let Some(number) = self.alarm {
+            self.inner.alarm.off(number);
+        }
         self.read_late();
     }
 }

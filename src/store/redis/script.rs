@@ -2,6 +2,9 @@
 
 use std::sync::LazyLock;
 
+use ::redis::{Arg, Cmd};
+use smallvec::SmallVec;
+
 use super::numbers::{Kind, Numbers, double};
 use crate::{
     bucket::Mark,
@@ -20,8 +23,9 @@ impl Script {
     }
 }
 
-pub(super) static DECIDE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(concat!(include_str!("common.lua"), "\n", include_str!("decide.lua"))));
+pub(super) static DECIDE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("usual.lua"), "\n", include_str!("common.lua"), "\n", include_str!("decide.lua")))
+});
 
 pub(super) static ADJUST: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("common.lua"), "\n", include_str!("adjust.lua"))));
@@ -29,9 +33,9 @@ pub(super) static ADJUST: LazyLock<Script> =
 /// As much room as no bucket ever uses.
 const ALL_ROOM: u64 = 1 << 53;
 
-/// Doubles, one after the other.
+/// Doubles, one after the other: as many as three rules take without an allocation.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Doubles(Vec<u8>);
+pub(super) struct Doubles(SmallVec<[u8; 176]>);
 
 impl Doubles {
     pub(super) fn push(&mut self, number: f64) {
@@ -45,34 +49,70 @@ impl Doubles {
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
-
-    /// Replaces the first one.
-    pub(super) fn set_first(&mut self, number: f64) {
-        for (to, from) in self.0.iter_mut().zip(number.to_le_bytes()) {
-            *to = from;
-        }
-    }
 }
 
-/// What is said at the beginning of a decision; `late` is [set](Doubles::set_first) when it is sent.
-pub(super) fn begin(rules: usize, now: Option<u64>, life: u64, longer: u64) -> Doubles {
-    let mut args = Doubles(Vec::with_capacity(8 * (4 + 8 * rules)));
-    args.push(0.0);
+/// What is said at the beginning of a decision that may charge nothing any more when the server's clock shows `late`.
+pub(super) fn begin(rules: usize, late: u64, now: Option<u64>, life: u64, longer: u64) -> Doubles {
+    let mut args = Doubles(SmallVec::with_capacity(8 * (4 + 6 * rules)));
+    args.push_whole(late);
     args.push(now.map_or(-1.0, double));
     args.push_whole(life);
     args.push_whole(longer);
     args
 }
 
+/// Returns the beginning of a call of `script` by its digest: the names of `keys` keys follow, and what it is told.
+pub(super) fn call(script: &Script, keys: usize) -> Cmd {
+    // Enough for the digest, the names and what is told.
+    let mut command = Cmd::with_capacity(4 + keys, 96 + 160 * keys);
+    command.arg("EVALSHA").arg(script.digest.as_str()).arg(keys);
+    command
+}
+
+/// Returns the names of keys in a call.
+pub(super) fn names(call: &Cmd) -> impl Iterator<Item = &[u8]> {
+    let names = call.args_iter().len().saturating_sub(4);
+    call.args_iter().skip(3).take(names).map(simple)
+}
+
+/// Returns a call by the script's text instead of its digest.
+pub(super) fn by_text(call: &Cmd, script: &Script) -> Cmd {
+    let mut whole = Cmd::new();
+    whole.arg("EVAL").arg(script.text);
+    for arg in call.args_iter().skip(2) {
+        whole.arg(simple(arg));
+    }
+    whole
+}
+
+/// Returns a decision's call with another time after which it may charge nothing.
+pub(super) fn with_late(call: &Cmd, late: u64) -> Cmd {
+    let (last, mut again) = (call.args_iter().len().saturating_sub(1), Cmd::new());
+    for (at, arg) in call.args_iter().map(simple).enumerate() {
+        match arg.split_at_checked(8).filter(|_| at == last) {
+            Some((_, rest)) => again.arg([&double(late).to_le_bytes(), rest].concat()),
+            None => again.arg(arg),
+        };
+    }
+    again
+}
+
+fn simple(arg: Arg<&[u8]>) -> &[u8] {
+    match arg {
+        Arg::Simple(bytes) => bytes,
+        // Scans have cursors, and no call of a script.
+        _ => &[],
+    }
+}
+
 /// Appends a rule's part of a decision.
 pub(super) fn push_charge(args: &mut Doubles, numbers: &Numbers, charge: &Charge<'_>) {
-    args.push_whole(numbers.kind.code());
-    args.push(match charge.take {
-        Take::Never => 0.0,
-        Take::IfPassed => 1.0,
-        Take::Always => 2.0,
-    });
-    args.push(if charge.votes { 1.0 } else { 0.0 });
+    let take = match charge.take {
+        Take::Never => 0,
+        Take::IfPassed => 1,
+        Take::Always => 2,
+    };
+    args.push_whole(numbers.kind.code() + 4 * take + 16 * u64::from(charge.votes));
     args.push(room(numbers, charge).map_or(-1.0, double));
     args.push_whole(numbers.amount(charge.cost));
     for number in [numbers.a, numbers.b, numbers.c] {
@@ -123,7 +163,7 @@ pub(super) struct Adjustment<'a> {
 impl Adjustment<'_> {
     pub(super) fn args(&self) -> Doubles {
         let numbers = &self.numbers;
-        let mut args = Doubles(Vec::with_capacity(8 * (10 + 5 * self.parts.len())));
+        let mut args = Doubles(SmallVec::with_capacity(8 * (10 + 5 * self.parts.len())));
         args.push(self.now.map_or(-1.0, double));
         args.push_whole(self.life);
         args.push_whole(self.longer);

@@ -1,0 +1,165 @@
+//! Where connections come from, and the task in the background that keeps one.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use ::redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, RedisResult, Value,
+    aio::MultiplexedConnection,
+    cmd,
+    io::tcp::{
+        TcpSettings,
+        socket2::{SockRef, TcpKeepalive},
+    },
+};
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+
+use super::{
+    answer::{self, Answer},
+    connection::{Link, Live, bytes},
+    script::{DECIDE, begin, by_text, call},
+};
+use crate::time::{Clock, Nanos};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A connection that broke sooner than this is followed by a pause.
+const SOON: Nanos = Nanos::SECOND;
+
+/// Where connections come from.
+pub(super) struct Source {
+    client: Client,
+    settings: AsyncConnectionConfig,
+    timeout: Duration,
+}
+
+impl Source {
+    /// Opens `client`'s connections, with the socket set up for small questions that cannot wait.
+    pub(super) fn new(client: &Client, timeout: Duration) -> RedisResult<Self> {
+        let alive = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+        let socket = TcpSettings::default().set_nodelay(true).set_keepalive(alive.with_retries(3));
+        #[cfg(target_os = "linux")]
+        let socket = socket.set_user_timeout(Duration::from_secs(2));
+        let client = Client::open(client.get_connection_info().clone().set_tcp_settings(socket))?;
+        let settings = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1024);
+        Ok(Self { client, settings, timeout })
+    }
+
+    /// Opens a connection. Sockets without TLS are ours, since then the task that writes to them is ours too.
+    async fn open(&self) -> RedisResult<Live> {
+        let info = self.client.get_connection_info();
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let (socket, options) = (SockRef::from(&stream), info.tcp_settings());
+                socket.set_tcp_nodelay(options.nodelay())?;
+                if let Some(alive) = options.keepalive() {
+                    socket.set_tcp_keepalive(alive)?;
+                }
+                #[cfg(target_os = "linux")]
+                socket.set_tcp_user_timeout(options.user_timeout())?;
+                self.over(stream).await
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => self.over(UnixStream::connect(path).await?).await,
+            _ => {
+                let connection = self.client.get_multiplexed_async_connection_with_config(&self.settings).await?;
+                Ok(Live::new(connection, None, Arc::default()))
+            }
+        }
+    }
+
+    async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) -> RedisResult<Live> {
+        let info = self.client.get_connection_info().redis_settings();
+        let (connection, driver) = MultiplexedConnection::new_with_config(info, stream, self.settings.clone()).await?;
+        let asking = Arc::new(AtomicUsize::new(0));
+        let driver = tokio::spawn(unhurried(driver, Arc::clone(&asking))).abort_handle();
+        Ok(Live::new(connection, Some(driver), asking))
+    }
+
+    /// Connects, and makes sure that the server is a master and runs the script.
+    async fn connect(&self, link: &Link) -> RedisResult<Live> {
+        let live = self.open().await?;
+        match live.send(&cmd("ROLE")).await {
+            Ok(Value::Array(role)) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {}
+            // Who may not ask finds out by the first charge.
+            Err(error) if error.code() == Some("NOPERM") => {}
+            Ok(_) => return Err((::redis::ErrorKind::Client, "the server is a replica").into()),
+            Err(error) => return Err(error),
+        }
+        // Asks nothing: the server keeps the script and tells its time.
+        let mut nothing = call(&DECIDE, 0);
+        nothing.arg(begin(0, u64::MAX, None, 0, 0).as_bytes());
+        let reply = live.send(&by_text(&nothing, &DECIDE)).await?;
+        match bytes(reply).ok().and_then(|reply| answer::read(&reply, &[], false).ok()) {
+            Some(Answer::Judged(_, Some(server))) => link.learn_time(server),
+            _ => return Err((::redis::ErrorKind::Client, "the script did not run as it should").into()),
+        }
+        Ok(live)
+    }
+
+    /// Keeps a connection, for ever. The only one that ever connects.
+    pub(super) async fn heal(self, link: Arc<Link>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let attempt = tokio::time::timeout(self.timeout, self.connect(&link)).await;
+            let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "no connection in time").into();
+            match attempt.unwrap_or_else(|_| Err(late())) {
+                Ok(live) => {
+                    let since = link.clock.now();
+                    link.publish(live);
+                    link.lost.notified().await;
+                    if link.clock.now().saturating_sub(since) >= SOON {
+                        // It was a good one: try again at once.
+                        pause = FIRST_PAUSE;
+                        continue;
+                    }
+                }
+                Err(error) => link.could_not_connect(error),
+            }
+            let _wanted_or_over = tokio::time::timeout(some_of(pause), link.wanted.notified()).await;
+            pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// From a half to nine tenths of `pause`, so that many processes do not come back at once.
+fn some_of(pause: Duration) -> Duration {
+    // The standard library seeds each `RandomState` anew.
+    let random = RandomState::new().build_hasher().finish();
+    pause / 2 + pause.saturating_mul(u32::try_from(random % 41).unwrap_or(0)) / 100
+}
+
+/// Runs a connection's task so that many questions leave in one write: where several are on their way, it lets whatever else
+/// is ready run first, and ask. The runtime would run it right behind each task that asks, and it would write each question
+/// by itself.
+async fn unhurried(driver: impl Future<Output = ()>, asking: Arc<AtomicUsize>) {
+    let (mut driver, mut waited) = (pin!(driver), false);
+    std::future::poll_fn(|context| {
+        if !waited && asking.load(Ordering::Relaxed) > 1 {
+            waited = true;
+            // To the end of the queue.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        waited = false;
+        driver.as_mut().poll(context)
+    })
+    .await;
+}
