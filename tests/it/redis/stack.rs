@@ -162,8 +162,6 @@ fn faults() -> Vec<Fault> {
             server: &["--maxmemory-policy", "noeviction"],
             begins: |bench| bench.tell(&["CONFIG", "SET", "maxmemory", "1"]),
             ends: |bench| bench.tell(&["CONFIG", "SET", "maxmemory", "0"]),
-            // A busy machine misses deadlines, and so gives the connection up.
-            connects: 4,
             ..PLAIN
         },
         Fault {
