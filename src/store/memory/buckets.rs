@@ -24,8 +24,8 @@ pub(super) struct Buckets<B: Packed> {
     pub(super) wide: Option<Box<Wide<B>>>,
     /// The latest time that anything was charged or given back here, which stands for each bucket's own.
     pub(super) seen: Nanos,
-    /// The latest time at which fresh buckets were dropped without a charge.
-    pub(super) swept: Nanos,
+    /// The latest time at which fresh buckets were dropped.
+    pub(super) dropped: Nanos,
 }
 
 /// Where a bucket is.
@@ -37,12 +37,13 @@ pub(super) enum Place {
 
 impl<B: Packed> Buckets<B> {
     pub(super) fn new() -> Self {
-        Self { dense: Dense::new(), wide: None, seen: Nanos::ZERO, swept: Nanos::ZERO }
+        Self { dense: Dense::new(), wide: None, seen: Nanos::ZERO, dropped: Nanos::ZERO }
     }
 
-    /// The latest time at which a bucket may have gone.
-    pub(super) fn dropped(&self) -> Nanos {
-        self.seen.max(self.swept)
+    /// The latest time that anything happened here.
+    #[inline]
+    pub(super) fn latest(&self) -> Nanos {
+        self.seen.max(self.dropped)
     }
 
     /// A copy of a key's bucket, and where it is.
@@ -113,6 +114,9 @@ impl<B: Packed> Buckets<B> {
     ) {
         let now = table.base.bucket.seen(&entry.state);
         self.seen = self.seen.max(now);
+        if let Vacancy::Reused(_) = vacancy {
+            self.dropped = self.dropped.max(now);
+        }
         match (table.pack(&entry), vacancy) {
             (Some(words), _) => {
                 if vacancy == Vacancy::None {
@@ -137,6 +141,7 @@ impl<B: Packed> Buckets<B> {
             next = if fresh_at > now { next.min(fresh_at) } else { next };
             fresh_at > now
         };
+        self.dropped = self.dropped.max(now);
         let dropped = self.dense.rebuild(keep, |key| table.base.hash(key));
         table.base.count.release(dropped);
         (dropped, next)
@@ -144,10 +149,10 @@ impl<B: Packed> Buckets<B> {
 
     /// Drops all fresh buckets. Returns how many went, and when the next goes.
     pub(super) fn sweep(&mut self, table: &ShardedTable<B>, now: Nanos) -> (usize, Nanos) {
-        if was_set_back(self.dropped(), now) {
+        if was_set_back(self.latest(), now) {
             self.set_back(table, now);
         }
-        self.swept = self.swept.max(now);
+        self.dropped = self.dropped.max(now);
         let (mut dropped, mut next) = self.rebuild(table, now);
         if self.dense.len() == 0 {
             self.dense.clear();
@@ -173,7 +178,7 @@ impl<B: Packed> Buckets<B> {
     #[cold]
     pub(super) fn set_back(&mut self, table: &ShardedTable<B>, now: Nanos) {
         let (seen, bucket) = (self.seen, &table.base.bucket);
-        self.swept = self.swept.min(now);
+        self.dropped = self.dropped.min(now);
         let era = table.base.next_era();
         if !was_set_back(seen, now) {
             return;

@@ -97,7 +97,7 @@ impl<B: Packed> ShardedTable<B> {
         let hash = self.base.hash(charge.key);
         let shard = self.shard(hash);
         let mut buckets = shard.buckets.lock();
-        if now < buckets.dropped() {
+        if now < buckets.latest() {
             return None;
         }
         let Some(slot) = buckets.dense.find(charge.key, hash).and_then(|at| buckets.dense.get_mut(at)) else {
@@ -134,7 +134,7 @@ impl<B: Packed> ShardedTable<B> {
         let (words, mark) = taken?;
         let vacancy = self.vacancy(buckets, hash, (now, Nanos::ZERO));
         match vacancy {
-            Vacancy::Reused(_) => {}
+            Vacancy::Reused(_) => buckets.dropped = now,
             Vacancy::Empty(_) => self.base.count.reserve()?.keep(),
             Vacancy::None => return None,
         }
@@ -158,7 +158,7 @@ impl<B: Packed> ShardedTable<B> {
         hash: u64,
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit {
-        let (mut entry, when) = self.base.start(buckets.dropped(), charge.key, charge.limit, now);
+        let (mut entry, when) = self.base.start(buckets.dropped, charge.key, charge.limit, now);
         if charge.take == Take::Never || charge.cost == 0 {
             return Visit::of(self.base.settle(&mut entry, when, charge, passing, next));
         }
@@ -168,7 +168,7 @@ impl<B: Packed> ShardedTable<B> {
             _ => match self.base.count.reserve() {
                 Some(room) => Some(room),
                 None if final_try => {
-                    let dropped = buckets.dropped();
+                    let dropped = buckets.dropped;
                     return Visit::of(self.base.visit_untracked(dropped, now, charge, passing, next));
                 }
                 None => {
@@ -230,7 +230,7 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         let mut buckets = shard.buckets.lock();
         // Who only looks changes nothing, not even what a changed limit or clock would.
         let looks = charge.take == Take::Never;
-        if was_set_back(buckets.dropped(), now) && !looks {
+        if was_set_back(buckets.latest(), now) && !looks {
             buckets.set_back(self, now);
         }
         let Some((place, mut entry)) = buckets.find(self, charge.key, hash) else {
@@ -261,7 +261,7 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         let hash = self.base.hash(taken.key);
         let shard = self.shard(hash);
         let mut buckets = shard.buckets.lock();
-        if was_set_back(buckets.dropped(), now) {
+        if was_set_back(buckets.latest(), now) {
             buckets.set_back(self, now);
         }
         if let Some((place, mut entry)) = buckets.find(self, taken.key, hash) {
@@ -275,14 +275,14 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         // What was charged to a bucket that is fresh by now is back already; what is charged in addition counts.
         match self.base.count.reserve().filter(|_| cost > standing) {
             Some(room) => {
-                let (mut entry, when) = self.base.start(buckets.dropped(), taken.key, taken.limit, now);
+                let (mut entry, when) = self.base.start(buckets.dropped, taken.key, taken.limit, now);
                 self.base.change(&mut entry, when.0, taken, standing);
                 shard.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
                 let vacancy = buckets.dense.vacancy(hash, |_| false);
                 buckets.insert(self, taken.key, vacancy, hash, entry);
                 room.keep();
             }
-            None => self.base.change_shared(buckets.dropped(), now, taken, standing),
+            None => self.base.change_shared(buckets.dropped, now, taken, standing),
         }
     }
 
@@ -306,7 +306,6 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         let shard = self.shard(self.base.hash(key));
         let mut buckets = shard.buckets.lock();
         if buckets.dense.is_crowded() {
-            buckets.swept = buckets.swept.max(now);
             let (_, next) = buckets.rebuild(self, now);
             // What is kept beside the dense table was not looked at.
             if buckets.wide.is_none() {

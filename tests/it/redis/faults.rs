@@ -365,10 +365,13 @@ async fn a_decision_dropped_on_its_way_gives_back_what_it_charged() {
     let server = Server::start();
     let (store, limiter) = connect(&server.url()).await;
     assert!(limiter.check(&7).await.unwrap().is_allowed());
+    let mut answered = 0;
     for _ in 0..50 {
         let mut check = tokio_test::task::spawn(limiter.check(&7));
-        assert!(check.poll().is_pending());
+        // A thread that was held up between asking and looking finds its answer there.
+        answered += u64::from(check.poll().is_ready());
         drop(check);
     }
-    settles(&store, &limiter, 1).await;
+    assert!(answered < 25, "{answered} of 50 were not dropped on their way");
+    settles(&store, &limiter, 1 + answered).await;
 }
