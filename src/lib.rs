@@ -8,6 +8,7 @@
 //! [headers]: crate::guide::headers
 //! [proxies]: crate::guide::proxies
 //! [gRPC]: crate::guide::grpc
+//! [Redis]: crate::guide::redis
 //! [failure]: crate::guide::failure
 //! [testing]: crate::guide::testing
 //! [moving from tower_governor]: crate::guide::from_tower_governor
