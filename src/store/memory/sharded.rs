@@ -15,10 +15,10 @@ use super::{
     buckets::Buckets,
     dense::{Slot, Vacancy},
     lock::Mutex,
-    table::{AnyTable, Entry, Settled, Visit, visit_alone},
+    table::{AnyTable, Entry, Settled, Visit, nothing_else, visit_alone},
 };
 use crate::{
-    bucket::{AtOnce, Packed},
+    bucket::{Ask, AtOnce, Packed},
     charge::{Charge, Judged, RuleSpec, Take, Taken, Verdicts},
     decision::{Outcome, Verdict},
     key::KeyId,
@@ -86,9 +86,15 @@ impl<B: Packed> ShardedTable<B> {
         self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), &self.limit)
     }
 
-    /// The usual case of [`visit_alone`](AnyTable::visit_alone), by the shortest way; `None` where it is another.
+    /// The usual visit, by the shortest way; `None` where it is another.
     #[inline]
-    fn visit_at_once(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Option<bool> {
+    fn visit_usual(
+        &self,
+        now: Nanos,
+        charge: &Charge<'_>,
+        passing: bool,
+        mut next: impl FnMut(bool) -> Settled,
+    ) -> Option<Visit> {
         let usual =
             charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
         if !usual || charge.limit != self.limit {
@@ -101,30 +107,37 @@ impl<B: Packed> ShardedTable<B> {
             return None;
         }
         let Some(slot) = buckets.dense.find(charge.key, hash).and_then(|at| buckets.dense.get_mut(at)) else {
-            return self.insert_at_once(shard, &mut buckets, now, charge, hash, verdicts);
+            return self.visit_unknown(shard, &mut buckets, now, charge, hash, passing, next);
         };
         let AtOnce { verdict, taken } = self.base.bucket.at_once(slot.words, &self.limit, now, charge.cost)?;
-        let mark = taken.map(|(words, mark)| {
-            slot.words = words;
-            mark
-        });
-        verdicts.push(Judged::new(verdict, mark).stamped(u64::from(slot.era)));
-        if mark.is_some() {
+        let settled = next(passing && taken.is_some());
+        let judged = match taken {
+            Some((words, mark)) if settled == Settled::Passed => {
+                slot.words = words;
+                Judged::new(verdict, Some(mark))
+            }
+            Some(_) => Judged::new(self.look(slot.words, now, charge), None),
+            None => Judged::new(verdict, None),
+        };
+        let judged = judged.stamped(u64::from(slot.era));
+        if judged.mark.is_some() {
             buckets.seen = now;
         }
-        Some(false)
+        Some(Visit::of((settled, judged)))
     }
 
-    /// The same of a new key that has room and shared no bucket before.
-    fn insert_at_once(
+    /// The usual visit of a new key that has room and shared no bucket before.
+    #[allow(clippy::too_many_arguments, reason = "the other half of `visit_usual`, apart because it is run once a key")]
+    fn visit_unknown(
         &self,
         shard: &Shard<B>,
         buckets: &mut Buckets<B>,
         now: Nanos,
         charge: &Charge<'_>,
         hash: u64,
-        verdicts: &mut Verdicts,
-    ) -> Option<bool> {
+        passing: bool,
+        mut next: impl FnMut(bool) -> Settled,
+    ) -> Option<Visit> {
         let is_wide = |key| buckets.wide.as_ref().is_some_and(|wide| wide.contains_key(&key));
         if self.base.shared.get().is_some() || is_wide(charge.key) {
             return None;
@@ -133,17 +146,29 @@ impl<B: Packed> ShardedTable<B> {
         let AtOnce { verdict, taken } = self.base.bucket.at_once(fresh, &self.limit, now, charge.cost)?;
         let (words, mark) = taken?;
         let vacancy = self.vacancy(buckets, hash, (now, Nanos::ZERO));
-        match vacancy {
-            Vacancy::Reused(_) => buckets.dropped = now,
-            Vacancy::Empty(_) => self.base.count.reserve()?.keep(),
+        let room = match vacancy {
+            Vacancy::Reused(_) => None,
+            Vacancy::Empty(_) => Some(self.base.count.reserve()?),
             Vacancy::None => return None,
+        };
+        let (settled, era) = (next(passing), self.base.era());
+        if settled != Settled::Passed {
+            return Some(Visit::of((settled, Judged::new(self.look(fresh, now, charge), None))));
         }
-        let era = self.base.era();
         buckets.dense.insert(vacancy, Slot::new(charge.key, era, words));
+        match room {
+            Some(room) => room.keep(),
+            None => buckets.dropped = now,
+        }
         buckets.seen = now;
         shard.has_fresh_at(self.base.bucket.fresh_at(&self.base.bucket.unpack(words, now), &self.limit));
-        verdicts.push(Judged::new(verdict, Some(mark)).stamped(u64::from(era)));
-        Some(buckets.dense.is_crowded())
+        let judged = Judged::new(verdict, Some(mark)).stamped(u64::from(era));
+        Some(Visit { settled, judged, untidy: buckets.dense.is_crowded() })
+    }
+
+    /// What is said of a bucket that is not charged.
+    fn look(&self, words: B::Words, now: Nanos, charge: &Charge<'_>) -> Verdict {
+        self.base.bucket.look(&self.base.bucket.unpack(words, now), &self.limit, now, Ask::new(charge.cost))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the other half of `visit_with`, apart because it is rarely run")]
@@ -225,6 +250,9 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         final_try: bool,
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit {
+        if let Some(visit) = self.visit_usual(now, charge, passing, &mut *next) {
+            return visit;
+        }
         let hash = self.base.hash(charge.key);
         let shard = self.shard(hash);
         let mut buckets = shard.buckets.lock();
@@ -250,7 +278,13 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
 
     #[inline]
     fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
-        self.visit_at_once(now, charge, verdicts).unwrap_or_else(|| visit_alone(self, now, charge, verdicts))
+        match self.visit_usual(now, charge, true, nothing_else) {
+            Some(visit) => {
+                verdicts.push(visit.judged);
+                visit.untidy
+            }
+            None => visit_alone(self, now, charge, verdicts),
+        }
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {

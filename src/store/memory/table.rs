@@ -67,7 +67,8 @@ pub(super) trait AnyTable: Send + Sync {
 }
 
 /// What follows the only charge of a request: nothing.
-fn nothing_else(passing: bool) -> Settled {
+#[inline]
+pub(super) fn nothing_else(passing: bool) -> Settled {
     if passing { Settled::Passed } else { Settled::Refused }
 }
 
