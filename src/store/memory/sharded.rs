@@ -155,13 +155,14 @@ impl<B: Packed> ShardedTable<B> {
         if settled != Settled::Passed {
             return Some(Visit::of((settled, Judged::new(self.look(fresh, now, charge), None))));
         }
-        buckets.dense.insert(vacancy, Slot::new(charge.key, era, words));
+        let slot = Slot::new(charge.key, era, words);
+        buckets.dense.insert(vacancy, slot);
         match room {
             Some(room) => room.keep(),
             None => buckets.dropped = now,
         }
         buckets.seen = now;
-        shard.has_fresh_at(self.base.bucket.fresh_at(&self.base.bucket.unpack(words, now), &self.limit));
+        shard.has_fresh_at(self.fresh_at(&slot, now));
         let judged = Judged::new(verdict, Some(mark)).stamped(u64::from(era));
         Some(Visit { settled, judged, untidy: buckets.dense.is_crowded() })
     }
@@ -171,7 +172,7 @@ impl<B: Packed> ShardedTable<B> {
         self.base.bucket.look(&self.base.bucket.unpack(words, now), &self.limit, now, Ask::new(charge.cost))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the other half of `visit_with`, apart because it is rarely run")]
+    #[allow(clippy::too_many_arguments, reason = "the other half of `visit`, apart because it is rarely run")]
     fn visit_new(
         &self,
         shard: &Shard<B>,

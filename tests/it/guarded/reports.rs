@@ -1,48 +1,18 @@
 //! What is written to the log while a store fails: its changes, and not every request.
 
-use std::{future::Future, io};
+use std::future::Future;
 
 use axum::{Router, body::Body, extract::Request, routing::get};
 use tollgate::RateLimitLayer;
 use tower::ServiceExt;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
+use crate::support;
 
 /// What is logged while `work` runs, on a runtime of one thread with paused time.
 fn logged(level: tracing::Level, work: impl Future<Output = ()>) -> Vec<String> {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(false)
-        .without_time()
-        .with_writer(log.clone())
-        .finish();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    tracing::subscriber::with_default(subscriber, || runtime.block_on(work));
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    text.lines().filter(|line| line.contains("tollgate")).map(|line| line.trim().to_owned()).collect()
+    support::logged(level, || runtime.block_on(work))
 }
 
 #[test]

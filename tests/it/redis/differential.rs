@@ -80,55 +80,6 @@ fn rules() -> Vec<(&'static str, Algorithm, Vec<Limit>, u64, bool)> {
     ]
 }
 
-fn spec(name: &'static str, algorithm: &Algorithm, limit: Limit) -> RuleSpec {
-    // Only a rule makes one.
-    struct Catch(std::sync::Mutex<Option<RuleSpec>>, tollgate::key::Secret);
-    impl Store for Catch {
-        fn secret(&self) -> &tollgate::key::Secret {
-            &self.1
-        }
-        fn bind(&self, spec: &RuleSpec, _: Option<&Slot>) -> Result<Slot, tollgate::Unsupported> {
-            *self.0.lock().unwrap() = Some(spec.clone());
-            Ok(Slot::new(()))
-        }
-        fn decide(&self, _: Nanos, _: &[Charge<'_>], _: &mut Verdicts) -> Reply<(), Verdicts> {
-            unreachable!("nothing is decided")
-        }
-        fn adjust(&self, _: Nanos, _: &mut Taken, _: u64) {}
-        fn reset(&self, _: &Slot, _: KeyId) -> Reply<()> {
-            unreachable!("nothing is reset")
-        }
-    }
-    let rule = tollgate::Rule::new(name, limit, |id: &u64| Some(Key::from(*id)));
-    let rule = match algorithm {
-        Algorithm::TokenBucket => rule,
-        Algorithm::LeakyBucket => rule.algorithm(tollgate::bucket::LeakyBucket),
-        Algorithm::FixedWindow => rule.algorithm(tollgate::bucket::FixedWindow),
-        Algorithm::SlidingWindowCounter => rule.algorithm(tollgate::bucket::SlidingWindowCounter),
-        _ => rule.algorithm(tollgate::bucket::SlidingWindowLog),
-    };
-    let catch = std::sync::Arc::new(Catch(std::sync::Mutex::default(), secret()));
-    struct Shared(std::sync::Arc<Catch>);
-    impl Store for Shared {
-        fn secret(&self) -> &tollgate::key::Secret {
-            self.0.secret()
-        }
-        fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, tollgate::Unsupported> {
-            self.0.bind(spec, before)
-        }
-        fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
-            self.0.decide(now, charges, verdicts)
-        }
-        fn adjust(&self, _: Nanos, _: &mut Taken, _: u64) {}
-        fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()> {
-            self.0.reset(slot, key)
-        }
-    }
-    let _ = tollgate::Limiter::builder([rule]).store(Shared(catch.clone())).build().unwrap();
-    let spec = catch.0.lock().unwrap().take();
-    spec.unwrap()
-}
-
 impl<'a> Pair<'a> {
     fn new(runtime: &'a Runtime, url: &str) -> Self {
         // So many shards that hardly ever two of the few keys share one: to a late thread, a bucket's time is its shard's.
@@ -137,7 +88,7 @@ impl<'a> Pair<'a> {
         let rules: Vec<_> = rules()
             .into_iter()
             .map(|(name, algorithm, limits, max_delay, gives_back)| {
-                let spec = spec(name, &algorithm, limits[0]);
+                let spec = RuleSpec::new(name, algorithm, limits[0]);
                 let (memory, redis) = (memory.bind(&spec, None).unwrap(), redis.bind(&spec, None).unwrap());
                 Rule { name, limits, max_delay: Nanos::new(max_delay), gives_back, memory, redis }
             })

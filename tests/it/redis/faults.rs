@@ -140,6 +140,15 @@ async fn settles(store: &RedisStore, limiter: &Limiter<u64>, passed: u64) {
     }
 }
 
+/// Waits until a server that was started again answers, and says when that was.
+async fn comes_up(mut server: Server) -> (Server, Instant) {
+    let waited = tokio::task::spawn_blocking(move || {
+        assert!(server.comes_up());
+        (server, Instant::now())
+    });
+    waited.await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_starts_empty_is_found_again() {
     let mut server = Server::start();
@@ -151,12 +160,7 @@ async fn a_server_that_is_killed_and_starts_empty_is_found_again() {
     server.kill();
     sleep(Duration::from_secs(3)).await;
     server.start_again(&[]);
-    let (server, up) = tokio::task::spawn_blocking(move || {
-        assert!(server.comes_up());
-        (server, Instant::now())
-    })
-    .await
-    .unwrap();
+    let (server, up) = comes_up(server).await;
     sleep(Duration::from_millis(700)).await;
     let seen = asking.end().await;
     seen.tell("SIGKILL", seen.back_after(up), proxy.connects());
@@ -280,12 +284,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     server.start_again(&slowly);
     let asking = Asking::begin(&limiter);
     // Every answer but the last says that it loads.
-    let (server, up) = tokio::task::spawn_blocking(move || {
-        assert!(server.comes_up());
-        (server, Instant::now())
-    })
-    .await
-    .unwrap();
+    let (server, up) = comes_up(server).await;
     sleep(Duration::from_millis(700)).await;
     let seen = asking.end().await;
     let failed = seen.failed(up - Duration::from_secs(20), up);

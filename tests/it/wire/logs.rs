@@ -1,52 +1,17 @@
 //! What is written to the log: mistakes in the wiring once, with the way out, and never whom a count belongs to.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-};
-
 use tollgate::{
     Key,
     key::{self, TrustedProxies},
     store::MemoryStore,
 };
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
+use crate::support;
 
 /// The lines that this crate logs while `work` runs.
 fn logged(work: impl FnOnce()) -> Vec<String> {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .without_time()
-        .with_writer(log.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, work);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    text.lines().filter(|line| line.contains("tollgate")).map(|line| line.trim().to_owned()).collect()
+    support::logged(tracing::Level::TRACE, work)
 }
 
 /// Those that report more than a refusal.
