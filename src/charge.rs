@@ -111,7 +111,7 @@ impl fmt::Debug for Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Take {
-    /// When every charge that votes passes.
+    /// When it passes, and every charge that votes does.
     #[default]
     IfPassed,
     /// Whether or not the request passes.
@@ -140,12 +140,25 @@ pub struct Charge<'a> {
     pub votes: bool,
     /// When it is taken.
     pub take: Take,
+    /// The number, among the request's charges, of the one in whose place this one stands: it is taken as if that one were
+    /// not there. `None` for all but limits that are tried beside another one.
+    pub in_place_of: Option<usize>,
 }
 
 impl<'a> Charge<'a> {
     /// Returns a charge of `cost` permits that votes and is taken if the request passes.
     pub const fn new(slot: &'a Slot, key: KeyId, limit: Limit, cost: u64) -> Self {
-        Self { slot, key, limit, cost, keep: 0, max_delay: Nanos::ZERO, votes: true, take: Take::IfPassed }
+        Self {
+            slot,
+            key,
+            limit,
+            cost,
+            keep: 0,
+            max_delay: Nanos::ZERO,
+            votes: true,
+            take: Take::IfPassed,
+            in_place_of: None,
+        }
     }
 }
 

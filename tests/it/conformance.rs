@@ -72,7 +72,7 @@ fn the_sentences_are_numbered_and_all_of_them_are_checked() {
 }
 
 /// One way to break each sentence of the contract, in their order.
-const FAULTS: [Fault; 19] = [
+const FAULTS: [Fault; 20] = [
     Fault::AnswersBackwards,
     Fault::OneAfterTheOther,
     Fault::ChargesRefusals,
@@ -92,6 +92,7 @@ const FAULTS: [Fault; 19] = [
     Fault::HoldsNobody,
     Fault::ChangesItsSecret,
     Fault::ChargesProbes,
+    Fault::NobodyStandsIn,
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +117,7 @@ enum Fault {
     HoldsNobody,
     ChangesItsSecret,
     ChargesProbes,
+    NobodyStandsIn,
 }
 
 /// A memory store with one fault.
@@ -149,6 +151,7 @@ impl Broken {
             Fault::OneKeyForAll => charge.key = nobody,
             Fault::EverybodyVotes => charge.votes = true,
             Fault::KeepsNothing => charge.keep = 0,
+            Fault::NobodyStandsIn => charge.in_place_of = None,
             Fault::HoldsNobody => charge.max_delay = Nanos::ZERO,
             Fault::OneLimitForAll => charge.limit = *self.limit.get_or_init(|| charge.limit),
             _ => {}

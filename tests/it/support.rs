@@ -55,6 +55,7 @@ pub(crate) struct OwnedCharge {
     pub(crate) max_delay: Nanos,
     pub(crate) votes: bool,
     take: Take,
+    pub(crate) in_place_of: Option<usize>,
 }
 
 impl OwnedCharge {
@@ -68,6 +69,7 @@ impl OwnedCharge {
             max_delay: charge.max_delay,
             votes: charge.votes,
             take: charge.take,
+            in_place_of: charge.in_place_of,
         }
     }
 
@@ -75,6 +77,7 @@ impl OwnedCharge {
         let mut charge = Charge::new(&self.slot, self.key, self.limit, self.cost);
         (charge.keep, charge.max_delay) = (self.keep, self.max_delay);
         (charge.votes, charge.take) = (self.votes, self.take);
+        charge.in_place_of = self.in_place_of;
         charge
     }
 }

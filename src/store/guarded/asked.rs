@@ -15,22 +15,22 @@ pub(super) struct Asked {
     max_delay: Nanos,
     votes: bool,
     take: Take,
+    in_place_of: Option<usize>,
 }
 
 impl Asked {
     pub(super) fn of(charge: &Charge<'_>) -> Self {
-        let Charge { slot, key, limit, cost, keep, max_delay, votes, take } = *charge;
-        Self { slot: slot.clone(), key, limit, cost, keep, max_delay, votes, take }
+        let Charge { slot, key, limit, cost, keep, max_delay, votes, take, in_place_of } = *charge;
+        Self { slot: slot.clone(), key, limit, cost, keep, max_delay, votes, take, in_place_of }
     }
 
-    /// The same, but it is not taken.
+    /// The same, alone and not taken.
     pub(super) fn only_looks(charge: &Charge<'_>) -> Self {
-        Self { take: Take::Never, ..Self::of(charge) }
+        Self { take: Take::Never, in_place_of: None, ..Self::of(charge) }
     }
 
     pub(super) fn charge(&self) -> Charge<'_> {
-        let Self { slot, key, limit, cost, keep, max_delay, votes, take } = self;
-        let (key, limit, cost, keep) = (*key, *limit, *cost, *keep);
-        Charge { slot, key, limit, cost, keep, max_delay: *max_delay, votes: *votes, take: *take }
+        let Self { ref slot, key, limit, cost, keep, max_delay, votes, take, in_place_of } = *self;
+        Charge { slot, key, limit, cost, keep, max_delay, votes, take, in_place_of }
     }
 }

@@ -31,12 +31,22 @@ impl Inner {
     ) -> Result<(), StoreError> {
         verdicts.clear();
         let policy = |charge: &Charge<'_>| place_of(charge).map_or(FailurePolicy::Refuse, |place| place.policy);
-        let refused = charges.iter().any(|charge| charge.votes && policy(charge) == FailurePolicy::Refuse);
+        let refuses = |charge: &Charge<'_>| charge.votes && policy(charge) == FailurePolicy::Refuse;
+        let fallback = |charge| place_of(charge).and_then(|place| place.fallback.as_ref());
+        // A charge's number among those that are judged here.
+        let number_here = |at: usize| {
+            let before = charges.iter().take(at).filter(|charge| fallback(charge).is_some()).count();
+            charges.get(at).and_then(fallback).map(|_| before)
+        };
         let mut local = SmallVec::<[Charge<'_>; 3]>::new();
         for charge in charges {
-            let Some(fallback) = place_of(charge).and_then(|place| place.fallback.as_ref()) else { continue };
-            let take = if refused && charge.take == Take::IfPassed { Take::Never } else { charge.take };
-            local.push(Charge { slot: &fallback.slot, limit: fallback.share.of(&charge.limit), take, ..*charge });
+            let Some(fallback) = fallback(charge) else { continue };
+            let mut others = charges.iter().enumerate().filter(|(at, _)| charge.in_place_of != Some(*at));
+            let refused = charge.take == Take::IfPassed && others.any(|(_, other)| refuses(other));
+            let take = if refused { Take::Never } else { charge.take };
+            let in_place_of = charge.in_place_of.and_then(number_here);
+            let limit = fallback.share.of(&charge.limit);
+            local.push(Charge { slot: &fallback.slot, limit, take, in_place_of, ..*charge });
         }
         let mut judged_here = Verdicts::new();
         if !local.is_empty() {

@@ -101,8 +101,11 @@ impl Refusals {
             refused.push(part.verdict(&whose, now, charge));
             seen.push(part.forgotten);
         }
-        // What is charged in any case has to reach the store.
-        let has_to_ask = charges.iter().any(|(charge, _)| charge.take == Take::Always);
+        // What is charged all the same has to reach the store: in any case, or as if the one that is refused were not there.
+        let refuses_but = |but: usize| refused.iter().enumerate().any(|(at, refused)| at != but && refused.is_some());
+        let has_to_ask = charges.iter().any(|(charge, _)| {
+            charge.take == Take::Always || charge.in_place_of.is_some_and(|live| !refuses_but(live))
+        });
         if has_to_ask || refused.iter().all(Option::is_none) {
             return Recall::Ask(seen);
         }

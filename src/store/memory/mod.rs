@@ -300,6 +300,31 @@ struct Round<'a> {
     untidy: SmallVec<[(KeyId, &'a Place); 4]>,
     /// Whether keys for which there was no room have to take what the overflow policy gives them.
     final_try: bool,
+    against: Against,
+}
+
+/// Which of a request's charges refuse it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Against {
+    Nobody,
+    /// This one alone.
+    One(usize),
+    Several,
+}
+
+impl Against {
+    fn and(self, at: usize) -> Self {
+        if self == Self::Nobody { Self::One(at) } else { Self::Several }
+    }
+
+    /// How a charge is settled: one that stands in another's place as if that one had not refused.
+    fn settles(self, charge: &Charge<'_>) -> Settled {
+        match self {
+            Self::Nobody => Settled::Passed,
+            Self::One(at) if charge.in_place_of == Some(at) => Settled::Passed,
+            Self::One(_) | Self::Several => Settled::Refused,
+        }
+    }
 }
 
 impl<'a> Round<'a> {
@@ -315,19 +340,19 @@ impl<'a> Round<'a> {
         }
         let pending = Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None);
         verdicts.fill(pending, charges.len());
-        Ok(Self { now, charges, order, verdicts, untidy: SmallVec::new(), final_try: false })
+        Ok(Self { now, charges, order, verdicts, untidy: SmallVec::new(), final_try: false, against: Against::Nobody })
     }
 
     fn run(mut self) {
-        if self.visit(0, true) == Settled::NoRoom {
+        if !self.visit(0) {
             // Nothing was charged. Make room with no lock held, then ask again.
             for (at, place) in &self.order {
                 if let Some(charge) = self.charges.get(*at) {
                     place.table.make_room(charge.key, self.now);
                 }
             }
-            self.final_try = true;
-            self.visit(0, true);
+            (self.final_try, self.against) = (true, Against::Nobody);
+            self.visit(0);
             for (at, place) in &self.order {
                 if self.verdicts.iter().nth(*at).is_some_and(|judged| judged.verdict.untracked) {
                     place.table.report_full();
@@ -339,18 +364,22 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Locks and looks at the buckets from `depth` on, and on the way back charges them, or none.
-    fn visit(&mut self, depth: usize, passing: bool) -> Settled {
-        let Some(&(at, place)) = self.order.get(depth) else {
-            return if passing { Settled::Passed } else { Settled::Refused };
-        };
-        let Some(&charge) = self.charges.get(at) else { return Settled::Refused };
+    /// Locks and looks at the buckets from `depth` on, and on the way back charges them, or none. Returns whether there was
+    /// room for all; where there was not, nothing is charged.
+    fn visit(&mut self, depth: usize) -> bool {
+        let Some(&(at, place)) = self.order.get(depth) else { return true };
+        let Some(&charge) = self.charges.get(at) else { return false };
         let (now, final_try) = (self.now, self.final_try);
-        let visit = place.table.visit(now, &charge, passing, final_try, &mut |passing| self.visit(depth + 1, passing));
+        let visit = place.table.visit(now, &charge, true, final_try, &mut |passes| {
+            if !passes {
+                self.against = self.against.and(at);
+            }
+            if self.visit(depth + 1) { self.against.settles(&charge) } else { Settled::NoRoom }
+        });
         self.verdicts.set(at, visit.judged);
         if visit.untidy {
             self.untidy.push((charge.key, place));
         }
-        visit.settled
+        visit.settled != Settled::NoRoom
     }
 }

@@ -10,12 +10,12 @@ if server > late then return pack('<ddd', -1, server, 0) end
 if now < 0 then now = server end
 
 -- Numbers of the rules, one after the other, and the logs among them.
-local rules, logs, all, to = {}, {}, true, 0
+local rules, logs, against, to = {}, {}, 0, 0 -- against: the rule that refuses; 0 where none does, -1 where several do
 local n = #KEYS
 for i = 1, n do
   local how, room, cost, a, b, c
   how, room, cost, a, b, c, at = unpack('<dddddd', args, at)
-  local alg, take, votes = how % 4, floor(how / 4) % 4, how >= 16
+  local alg, take, votes, in_place_of = how % 4, floor(how / 4) % 4, floor(how / 16) % 2 == 1, floor(how / 32)
   local life, judged, x, y, changed, pass = fresh_life, now, 0, 0, false, false
   if alg == LOG then
     if not bring_log then with_logs() end
@@ -51,10 +51,10 @@ for i = 1, n do
       pass = x <= room
     end
   end
-  if not pass and votes then all = false end
+  if not pass and votes then against = against == 0 and i or -1 end
   if n == 1 and alg ~= LOG then
     -- One rule needs no list.
-    local taken = cost > 0 and (take == 2 or (take == 1 and all and pass))
+    local taken = cost > 0 and (take == 2 or (take == 1 and pass))
     local told_x = x
     if taken or (changed and take > 0) then
       local ttl
@@ -72,8 +72,8 @@ for i = 1, n do
   end
   rules[to + 1], rules[to + 2], rules[to + 3], rules[to + 4], rules[to + 5] = alg, take, cost, a, b
   rules[to + 6], rules[to + 7], rules[to + 8], rules[to + 9], rules[to + 10] = c, life, judged, x, y
-  rules[to + 11], rules[to + 12] = changed, pass
-  to = to + 12
+  rules[to + 11], rules[to + 12], rules[to + 13] = changed, pass, in_place_of
+  to = to + 13
 end
 
 local reply = pack('<ddd', 1, server, now)
@@ -81,9 +81,10 @@ to = 0
 for i = 1, n do
   local alg, take, cost, a, b = rules[to + 1], rules[to + 2], rules[to + 3], rules[to + 4], rules[to + 5]
   local c, life, judged, x, y = rules[to + 6], rules[to + 7], rules[to + 8], rules[to + 9], rules[to + 10]
-  local changed, pass, log = rules[to + 11], rules[to + 12], logs[i]
-  to = to + 12
+  local changed, pass, in_place_of, log = rules[to + 11], rules[to + 12], rules[to + 13], logs[i]
+  to = to + 13
   local told_x, told_y, flags = x, y, pass and 1 or 0
+  local all = against == 0 or against == in_place_of
   local taken = cost > 0 and (take == 2 or (take == 1 and all and pass))
   if taken then flags = flags + 2 end
   if log then

@@ -6,10 +6,11 @@
 --   life    a number that no bucket has as its life yet
 --   longer  how many milliseconds keys live longer than they have to
 --   and for each rule
---     how       alg + 4 * take + 16 * votes:
+--     how       alg + 4 * take + 16 * votes + 32 * in_place_of:
 --               alg: which algorithm, 0 a token or leaky bucket
 --               take: 0 only looks, 1 is charged if all that vote pass, 2 is charged in any case
 --               votes: 1 where it may refuse the request
+--               in_place_of: the number of the rule as if which were not there it is charged, from 1 on; 0 where none
 --     room      the most that may be used for it to pass, -1 where it never can; as x
 --     cost      what it is charged, as x
 --     a, b, c   its limit (see below)

@@ -99,28 +99,6 @@ pub(super) async fn costs(bench: &Bench) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) async fn votes(bench: &Bench) -> Result<(), String> {
-    let (full, free, penalty) = (bench.place("full", 2)?, bench.place("free", 6)?, bench.place("penalty", 6)?);
-    let key = bench.key(1);
-    bench.sees("a whole limit", &[full.charge(key, 2)], true).await?;
-    let shadow = Charge { votes: false, ..full.charge(key, 1) };
-    bench.sees("a request that only a rule without a vote refuses", &[shadow, free.charge(key, 1)], true).await?;
-    bench.sees_left("the rule with a vote", &free, key, 5).await?;
-    let always = Charge { votes: false, take: Take::Always, ..penalty.charge(key, 1) };
-    bench.sees("a request over a limit", &[always, full.charge(key, 1), free.charge(key, 1)], false).await?;
-    bench.sees_left("what is always taken, after a refusal", &penalty, key, 5).await?;
-    bench.sees_left("what is taken if passed, after a refusal", &free, key, 5).await?;
-    bench.sees("a request within its limits", &[always, free.charge(key, 1)], true).await?;
-    bench.sees_left("what is always taken, after a pass", &penalty, key, 4).await?;
-    let look = Charge { take: Take::Never, ..free.charge(key, 2) };
-    let looks_over = Charge { take: Take::Never, ..full.charge(key, 1) };
-    for _ in 0..3 {
-        bench.sees("a look within the limit", &[look], true).await?;
-        bench.sees("a look over the limit", &[looks_over, free.charge(key, 1)], false).await?;
-    }
-    bench.sees_left("after looks", &free, key, 4).await
-}
-
 pub(super) async fn keep(bench: &Bench) -> Result<(), String> {
     let place = bench.place("a", 6)?;
     let key = bench.key(1);

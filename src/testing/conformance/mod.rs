@@ -20,6 +20,7 @@ mod adjusting;
 mod bench;
 mod deciding;
 mod together;
+mod trying;
 
 use std::{error::Error, fmt, sync::Arc};
 
@@ -72,13 +73,13 @@ pub struct Violations(Vec<Violation>);
 type Check = for<'a> fn(&'a Bench) -> BoxFuture<'a, Result<(), String>>;
 
 /// The checks, in the order of the sentences.
-const CHECKS: [Check; 19] = [
+const CHECKS: [Check; 20] = [
     |bench| Box::pin(deciding::order(bench)),
     |bench| Box::pin(deciding::all_or_nothing(bench)),
     |bench| Box::pin(deciding::refusals(bench)),
     |bench| Box::pin(deciding::whose(bench)),
     |bench| Box::pin(deciding::costs(bench)),
-    |bench| Box::pin(deciding::votes(bench)),
+    |bench| Box::pin(trying::votes(bench)),
     |bench| Box::pin(deciding::keep(bench)),
     |bench| Box::pin(together::exactness(bench)),
     |bench| Box::pin(adjusting::back(bench)),
@@ -92,6 +93,7 @@ const CHECKS: [Check; 19] = [
     |bench| Box::pin(deciding::turns(bench)),
     |bench| Box::pin(deciding::secret(bench)),
     |bench| Box::pin(deciding::probe(bench)),
+    |bench| Box::pin(trying::in_place_of(bench)),
 ];
 
 /// Returns the sentences of the contract that are checked.

@@ -38,7 +38,7 @@ struct Charged {
 }
 
 /// One rule's part of a request: the rule, key, limit, cost, keep, longest delay, vote, and when it is taken.
-type Part = (usize, KeyId, Limit, u64, u64, Nanos, bool, Take);
+type Part = (usize, KeyId, Limit, u64, u64, Nanos, bool, Take, Option<usize>);
 
 struct Pair<'a> {
     runtime: &'a Runtime,
@@ -171,14 +171,17 @@ impl<'a> Pair<'a> {
                 _ => Take::IfPassed,
             };
             let key = Key::from(random.below(3)).id(self.redis.secret());
-            asked.push((rule, key, limit, cost, keep, max_delay, votes, take));
+            // Any of the others, itself, or none that is there.
+            let in_place_of = random.one_in(4).then(|| random.below(4) as usize);
+            asked.push((rule, key, limit, cost, keep, max_delay, votes, take, in_place_of));
         }
         let charges = |slot: fn(&Rule) -> &Slot| -> Vec<Charge<'_>> {
             asked
                 .iter()
-                .map(|(rule, key, limit, cost, keep, max_delay, votes, take)| {
+                .map(|(rule, key, limit, cost, keep, max_delay, votes, take, in_place_of)| {
                     let mut charge = Charge::new(slot(&self.rules[*rule]), *key, *limit, *cost);
                     (charge.keep, charge.max_delay, charge.votes, charge.take) = (*keep, *max_delay, *votes, *take);
+                    charge.in_place_of = *in_place_of;
                     charge
                 })
                 .collect()

@@ -82,6 +82,23 @@ fn a_request_that_charges_in_any_case_reaches_the_store() {
 }
 
 #[test]
+fn a_request_that_tries_a_limit_in_the_place_of_the_refusing_one_reaches_the_store() {
+    let (rig, start) = (Rig::of(100), Nanos::from_secs(100));
+    let (told, passing) = (rig.charge(7), rig.charge(8));
+    rig.is_told(start, &told);
+    let tried = |at| Charge { votes: false, in_place_of: Some(at), ..rig.charge(9) };
+    let beside = |other: &Charge<'_>, at| rig.refuses(start, &[(&told, Some(1)), (other, None), (&tried(at), Some(3))]);
+    assert!(!beside(&passing, 0), "it would be charged");
+    assert!(beside(&passing, 1), "it would not: another one is refused");
+    let also = rig.charge(10);
+    rig.is_told(start, &also);
+    assert!(
+        rig.refuses(start, &[(&told, Some(1)), (&also, Some(1)), (&tried(0), Some(3))]),
+        "it would not: so is another"
+    );
+}
+
+#[test]
 fn remembers_nothing_of_charges_that_are_not_plain() {
     let (rig, start) = (Rig::of(100), Nanos::from_secs(100));
     let told = rig.charge(7);
