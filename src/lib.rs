@@ -13,6 +13,8 @@
 //! [testing]: crate::guide::testing
 //! [moving from tower_governor]: crate::guide::from_tower_governor
 //!
+// Pages in the docs have no files beside them, so a picture is all in its link.
+#![doc = include_str!("../pictures/links.md")]
 #![doc = include_str!("../README.md")]
 //!
 //! # Map of the crate

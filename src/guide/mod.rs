@@ -1,5 +1,7 @@
 //! The guide: longer texts, a page each.
 
+// Pages in the docs have no files beside them, so a picture is all in its link. Of two definitions the first counts.
+#[doc = include_str!("../../pictures/links.md")]
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
 
