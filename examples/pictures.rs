@@ -6,9 +6,7 @@ use std::{
     collections::BTreeMap,
     error::Error,
     fmt::Write,
-    future::Future,
     path::{Path, PathBuf},
-    pin::Pin,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -22,7 +20,7 @@ use plotters::{
 use tollgate::{
     Decision, Key, Limit, Limiter, Rule,
     bucket::{FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket},
-    time::ManualClock,
+    time::{BoxFuture, ManualClock},
 };
 
 /// How far the clock moves at a time; requests arrive at its ticks.
@@ -110,7 +108,7 @@ fn run(rule: Rule<&'static str>, traffic: &Traffic) -> Result<Seen, Box<dyn Erro
     let clock = ManualClock::new();
     let limiter = Limiter::builder([rule]).clock(clock.clone()).build()?;
     let mut seen = Seen::default();
-    let mut waiting: Vec<Pin<Box<dyn Future<Output = Result<Decision, tollgate::Error>> + '_>>> = Vec::new();
+    let mut waiting: Vec<BoxFuture<'_, Result<Decision, tollgate::Error>>> = Vec::new();
     for tick in 0..WATCHED_MS / TICK_MS {
         let now = tick * TICK_MS;
         for _ in 0..traffic.arrivals.get(&now).copied().unwrap_or(0) {
