@@ -180,6 +180,12 @@ impl Judged {
         Self { verdict, mark, stamp: 0 }
     }
 
+    /// The answer to a charge that was taken.
+    #[inline]
+    pub(crate) const fn taken((verdict, mark): (Verdict, Mark)) -> Self {
+        Self::new(verdict, Some(mark))
+    }
+
     /// Sets what the store knows the bucket by; [`Taken::stamp`] has it again.
     #[must_use]
     pub const fn stamped(mut self, stamp: u64) -> Self {

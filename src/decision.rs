@@ -1,7 +1,9 @@
 //! The answer to one request, with every rule's numbers.
 
+mod ruling;
 mod verdict;
 
+pub(crate) use ruling::Ruling;
 pub use verdict::{Outcome, Source, Verdict, Wait};
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
@@ -18,15 +20,6 @@ pub(crate) struct RuleInfo {
     pub(crate) overload: bool,
     /// The limit it was made with; a request may be under another one.
     pub(crate) limit: Limit,
-}
-
-/// One rule's part of a decision.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ruling {
-    pub(crate) rule: usize,
-    pub(crate) cost: u64,
-    pub(crate) limit: Limit,
-    pub(crate) verdict: Verdict,
 }
 
 pub(crate) type Rulings = SmallVec<[Ruling; 3]>;
@@ -72,7 +65,8 @@ pub enum Refusal {
 #[derive(Clone)]
 #[must_use]
 pub struct Decision {
-    rules: Arc<[RuleInfo]>,
+    /// `None` where nobody will ask for a rule's name.
+    rules: Option<Arc<[RuleInfo]>>,
     rulings: Rulings,
     refusal: Option<Refusal>,
     delay: Nanos,
@@ -99,25 +93,62 @@ impl Decision {
     /// A pass by no rule so far.
     #[inline]
     pub(crate) fn undecided(rules: Arc<[RuleInfo]>) -> Self {
-        Self { rules, rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, at: Nanos::ZERO, degraded: false }
+        Self { rules: Some(rules), ..Self::unnamed() }
     }
 
-    /// Adds what a rule says.
+    /// A pass by no rule so far, of rules that are [named](Self::name) when somebody wants to know.
     #[inline]
-    pub(crate) fn add(&mut self, ruling: Ruling) {
-        self.degraded |= ruling.verdict.source.is_degraded();
-        match ruling.verdict.outcome {
-            Outcome::Pass => {}
-            Outcome::Delay(delay) => self.delay = self.delay.max(delay),
-            Outcome::Refuse(_) => {
-                let overload = self.rules.get(ruling.rule).is_some_and(|rule| rule.overload);
-                let refusal = refusal_by(&ruling.verdict, overload);
-                if self.refusal.is_none_or(|before| weight(refusal) > weight(before)) {
-                    self.refusal = Some(refusal);
-                }
+    pub(crate) fn unnamed() -> Self {
+        Self {
+            rules: None,
+            rulings: Rulings::new(),
+            refusal: None,
+            delay: Nanos::ZERO,
+            at: Nanos::ZERO,
+            degraded: false,
+        }
+    }
+
+    /// Says what there is to know of the limiter's rules.
+    #[inline]
+    pub(crate) fn name(&mut self, rules: &Arc<[RuleInfo]>) {
+        self.rules.get_or_insert_with(|| Arc::clone(rules));
+    }
+
+    /// Adds a rule that applies, before it has answered.
+    #[inline]
+    pub(crate) fn ask(&mut self, ruling: Ruling) {
+        self.rulings.push(ruling);
+    }
+
+    /// The rules that apply.
+    #[inline]
+    pub(crate) fn asked(&self) -> &[Ruling] {
+        &self.rulings
+    }
+
+    /// Takes the answers of `rules`, in the order in which they were asked, of those that could be. Returns whether there
+    /// was one for each.
+    #[inline]
+    pub(crate) fn answer<'a>(&mut self, rules: &[RuleInfo], verdicts: impl IntoIterator<Item = &'a Verdict>) -> bool {
+        let mut verdicts = verdicts.into_iter();
+        for ruling in &mut self.rulings {
+            if ruling.is_usable() {
+                let Some(verdict) = verdicts.next() else { return false };
+                ruling.answer(verdict);
+            }
+            self.degraded |= ruling.source().is_degraded();
+            if ruling.passes() {
+                self.delay = self.delay.max(ruling.delay());
+                continue;
+            }
+            let overload = rules.get(ruling.rule()).is_some_and(|rule| rule.overload);
+            let refusal = refusal_by(ruling, overload);
+            if self.refusal.is_none_or(|before| weight(refusal) > weight(before)) {
+                self.refusal = Some(refusal);
             }
         }
-        self.rulings.push(ruling);
+        true
     }
 
     /// Says that all rules have spoken, of the instant `at`.
@@ -132,12 +163,12 @@ impl Decision {
     /// A refusal for another reason than a limit.
     pub(crate) fn refused(rules: Arc<[RuleInfo]>, refusal: Refusal, at: Nanos) -> Self {
         let degraded = refusal == Refusal::StoreFailed;
-        Self { rules, rulings: Rulings::new(), refusal: Some(refusal), delay: Nanos::ZERO, at, degraded }
+        Self { rules: Some(rules), rulings: Rulings::new(), refusal: Some(refusal), delay: Nanos::ZERO, at, degraded }
     }
 
     /// A pass although the store did not answer.
     pub(crate) fn unguarded(rules: Arc<[RuleInfo]>, at: Nanos) -> Self {
-        Self { rules, rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, at, degraded: true }
+        Self { rules: Some(rules), rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, at, degraded: true }
     }
 
     /// Returns whether the request passes.
@@ -184,7 +215,7 @@ impl Decision {
         if self.refusal == Some(Refusal::StoreFailed) {
             return Some(Wait::Unknown);
         }
-        self.rulings.iter().filter_map(|ruling| refused_for(&ruling.verdict)).max_by_key(|wait| match wait {
+        self.rulings.iter().filter_map(Ruling::refuses_for).max_by_key(|wait| match wait {
             Wait::Unknown => (0, Nanos::ZERO),
             Wait::For(wait) => (1, *wait),
             Wait::Never => (2, Nanos::ZERO),
@@ -214,16 +245,21 @@ impl Decision {
     /// before an unknown one; among passes the one with the least remaining per cost; the first where equal. `None`
     /// where no rule applied, or where the store failed and nobody knows the numbers.
     pub fn tightest(&self) -> Option<RuleVerdict<'_>> {
+        self.tightest_ruling().map(|ruling| self.named(ruling))
+    }
+
+    /// What clients are told of.
+    pub(crate) fn tightest_ruling(&self) -> Option<&Ruling> {
         if self.refusal == Some(Refusal::StoreFailed) {
             return None;
         }
         let mut tightest: Option<&Ruling> = None;
-        for ruling in self.rulings.iter().filter(|ruling| ruling.verdict.source.has_numbers()) {
-            if tightest.is_none_or(|best| is_tighter(ruling, best)) {
+        for ruling in self.rulings.iter().filter(|ruling| ruling.source().has_numbers()) {
+            if tightest.is_none_or(|best| ruling.is_tighter_than(best)) {
                 tightest = Some(ruling);
             }
         }
-        tightest.map(|ruling| self.named(ruling))
+        tightest
     }
 
     /// Returns every rule that applied, in the order of the rules.
@@ -239,25 +275,28 @@ impl Decision {
 
     /// Whether every rule applied, each under the limit it was made with, and the store counted.
     pub(crate) fn is_by_every_rule_as_made(&self) -> bool {
-        let as_made = |(rule, ruling): (&RuleInfo, &Ruling)| {
-            rule.limit == ruling.limit && ruling.verdict.source.tells_whole_limit()
-        };
-        self.rulings.len() == self.rules.len() && self.rules.iter().zip(&self.rulings).all(as_made)
+        let as_made = |ruling: &Ruling| ruling.is_as_made() && ruling.source().tells_whole_limit();
+        self.rules.as_ref().is_some_and(|rules| rules.len() == self.rulings.len()) && self.rulings.iter().all(as_made)
     }
 
     fn named(&self, ruling: &Ruling) -> RuleVerdict<'_> {
-        let rule = self.rules.get(ruling.rule).map_or("", |rule| &rule.name);
-        RuleVerdict { rule, cost: ruling.cost, limit: ruling.limit, verdict: ruling.verdict }
+        let info = self.rules.as_ref().and_then(|rules| rules.get(ruling.rule()));
+        RuleVerdict {
+            rule: info.map_or("", |info| &info.name),
+            cost: ruling.cost,
+            limit: info.map_or(Limit::per_second(0), |info| ruling.limit(info)),
+            verdict: ruling.verdict(),
+        }
     }
 }
 
 /// Why a rule that refused did.
-fn refusal_by(verdict: &Verdict, overload: bool) -> Refusal {
-    match verdict.source {
+fn refusal_by(ruling: &Ruling, overload: bool) -> Refusal {
+    match ruling.source() {
         Source::Policy => Refusal::StoreFailed,
         // A share of the limit cannot hold what the whole can: not this client's doing.
-        Source::Fallback if verdict.outcome == Outcome::Refuse(Wait::Unknown) => Refusal::Overload,
-        _ if overload || verdict.untracked => Refusal::Overload,
+        Source::Fallback if ruling.refuses_for() == Some(Wait::Unknown) => Refusal::Overload,
+        _ if overload || ruling.untracked() => Refusal::Overload,
         _ => Refusal::Limited,
     }
 }
@@ -270,29 +309,6 @@ fn weight(refusal: Refusal) -> u8 {
         Refusal::Limited => 1,
         Refusal::Overload | Refusal::MissingKey { .. } => 0,
     }
-}
-
-fn refused_for(verdict: &Verdict) -> Option<Wait> {
-    match verdict.outcome {
-        Outcome::Refuse(wait) => Some(wait),
-        _ => None,
-    }
-}
-
-fn is_tighter(one: &Ruling, other: &Ruling) -> bool {
-    let rank = |ruling: &Ruling| match ruling.verdict.outcome {
-        Outcome::Refuse(Wait::Never) => (3, Nanos::ZERO),
-        Outcome::Refuse(Wait::For(wait)) => (2, wait),
-        Outcome::Refuse(Wait::Unknown) => (1, Nanos::ZERO),
-        Outcome::Pass | Outcome::Delay(_) => (0, Nanos::ZERO),
-    };
-    let (ours, theirs) = (rank(one), rank(other));
-    if ours != theirs || ours.0 > 0 {
-        return ours > theirs;
-    }
-    // one.remaining / one.cost < other.remaining / other.cost, without dividing
-    let weigh = |ruling: &Ruling, by: &Ruling| u128::from(ruling.verdict.remaining) * u128::from(by.cost.max(1));
-    weigh(one, other) < weigh(other, one)
 }
 
 impl fmt::Debug for Decision {
@@ -313,15 +329,14 @@ mod tests {
     fn decide(rows: &[(Outcome, u64, u64)]) -> Decision {
         let rules = (0..rows.len())
             .map(|at| RuleInfo { name: format!("r{at}").into(), overload: at == 1, limit: Limit::per_second(100) })
-            .collect::<Vec<_>>();
-        let rulings = rows.iter().enumerate().map(|(rule, &(outcome, remaining, cost))| Ruling {
-            rule,
-            cost,
-            limit: Limit::per_second(100),
-            verdict: Verdict::new(outcome, 100, remaining, None),
-        });
-        let mut decision = Decision::undecided(rules.into());
-        rulings.for_each(|ruling| decision.add(ruling));
+            .collect::<Arc<[_]>>();
+        let mut decision = Decision::undecided(Arc::clone(&rules));
+        let verdicts: Vec<_> =
+            rows.iter().map(|&(outcome, remaining, _)| Verdict::new(outcome, 100, remaining, None)).collect();
+        for (rule, &(_, _, cost)) in rows.iter().enumerate() {
+            decision.ask(Ruling::asked(rule, cost, None, true));
+        }
+        assert!(decision.answer(&rules, &verdicts));
         decision.decided_at(Nanos::ZERO);
         decision
     }

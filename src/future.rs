@@ -26,17 +26,20 @@ pub(crate) struct Gate<Req, R> {
 impl<Req, R> Gate<Req, R> {
     /// Reports the judgement to act on: the store's, or what the rules say of a store that failed.
     #[inline]
-    pub(crate) fn settled(
+    pub(crate) fn settled<Res>(
         &self,
         request: &Req,
-        judged: Result<Option<Box<Receipt>>, Unanswered>,
+        judged: Result<Option<Box<Receipt>>, Box<Unanswered>>,
         decision: &mut Decision,
-    ) -> Option<Box<Receipt>> {
+    ) -> Option<Box<Receipt>>
+    where
+        R: Refuse<Req, Res>,
+    {
         let receipt = judged.unwrap_or_else(|unanswered| {
             *decision = self.limiter.without_store(&unanswered);
             None
         });
-        self.limiter.report(request, decision);
+        self.limiter.name_and_report(request, decision, self.responder.names_rules());
         receipt
     }
 }
@@ -56,25 +59,25 @@ pin_project! {
         R: Refuse<Req, S::Response>,
     {
         #[pin]
-        state: State<S, S::Future, Req, R::Response>,
-        gate: Arc<Gate<Req, R>>,
+        state: State<S, S::Future, Req, R, R::Told, R::Response>,
     }
 }
 
 pin_project! {
     #[project = StateProject]
-    enum State<S, F, Req, Res> {
+    enum State<S, F, Req, R, Told, Res> {
         /// The request passed and the inner service is at it.
-        Calling { #[pin] future: F, decision: Decision },
+        Calling { #[pin] future: F, told: Told },
         /// It did not. Boxed, so that the future of a passing request stays small.
         Refused { response: Option<Box<Res>> },
         /// The store has not answered yet, or the request's turn has not come.
-        Held { held: Box<Held<S, Req>> },
+        Held { held: Box<Held<S, Req, R>> },
     }
 }
 
 /// A request that waits before the inner service is called.
-pub(crate) struct Held<S, Req> {
+pub(crate) struct Held<S, Req, R> {
+    pub(crate) gate: Arc<Gate<Req, R>>,
     pub(crate) service: S,
     /// Taken when the inner service is called.
     pub(crate) request: Option<Req>,
@@ -83,7 +86,7 @@ pub(crate) struct Held<S, Req> {
 
 pub(crate) enum Step {
     /// For the store. The service is ready.
-    Checking(BoxFuture<'static, Result<Judgement, Unanswered>>),
+    Checking(BoxFuture<'static, Result<Judgement, Box<Unanswered>>>),
     /// For its turn. The service is a clone that was never asked, so that no readiness is held meanwhile.
     Sleeping { sleep: BoxFuture<'static, ()>, decision: Decision, receipt: Box<Receipt> },
     /// For the service to be ready again.
@@ -103,16 +106,17 @@ where
     S: Service<Req>,
     R: Refuse<Req, S::Response>,
 {
-    pub(crate) fn calling(future: S::Future, decision: Decision, gate: Arc<Gate<Req, R>>) -> Self {
-        Self { state: State::Calling { future, decision }, gate }
+    #[inline]
+    pub(crate) fn calling(future: S::Future, told: R::Told) -> Self {
+        Self { state: State::Calling { future, told } }
     }
 
-    pub(crate) fn refused(response: R::Response, gate: Arc<Gate<Req, R>>) -> Self {
-        Self { state: State::Refused { response: Some(Box::new(response)) }, gate }
+    pub(crate) fn refused(response: R::Response) -> Self {
+        Self { state: State::Refused { response: Some(Box::new(response)) } }
     }
 
-    pub(crate) fn held(held: Held<S, Req>, gate: Arc<Gate<Req, R>>) -> Self {
-        Self { state: State::Held { held: Box::new(held) }, gate }
+    pub(crate) fn held(held: Held<S, Req, R>) -> Self {
+        Self { state: State::Held { held: Box::new(held) } }
     }
 }
 
@@ -124,11 +128,15 @@ impl Step {
     }
 }
 
-impl<S, Req> Held<S, Req>
+impl<S, Req, R> Held<S, Req, R>
 where
     S: Service<Req> + Clone,
 {
-    fn poll_next<R>(&mut self, cx: &mut Context<'_>, gate: &Gate<Req, R>) -> Poll<Result<Option<Next<Req>>, S::Error>> {
+    fn poll_next<Res>(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Next<Req>>, S::Error>>
+    where
+        R: Refuse<Req, Res>,
+    {
+        let gate = &*self.gate;
         loop {
             match &mut self.step {
                 Step::Checking(judging) => {
@@ -139,7 +147,7 @@ where
                         decision = judgement.decision;
                         judgement.receipt
                     });
-                    let receipt = gate.settled(&request, judged, &mut decision);
+                    let receipt = gate.settled::<Res>(&request, judged, &mut decision);
                     match receipt {
                         _ if !decision.is_allowed() => return Poll::Ready(Ok(Some(Next::Refuse(request, decision)))),
                         None => return Poll::Ready(Ok(Some(Next::Call(request, decision)))),
@@ -183,22 +191,22 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProject::Calling { future, decision } => {
+                StateProject::Calling { future, told } => {
                     let response = ready!(future.poll(cx))?;
-                    return Poll::Ready(Ok(this.gate.responder.pass(response, decision)));
+                    return Poll::Ready(Ok(R::pass(response, told)));
                 }
                 StateProject::Refused { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(*response)),
                     None => return Poll::Pending,
                 },
-                StateProject::Held { held } => match ready!(held.poll_next(cx, this.gate))? {
+                StateProject::Held { held } => match ready!(held.poll_next::<S::Response>(cx))? {
                     Some(Next::Call(mut request, decision)) => {
-                        this.gate.responder.prepare(&mut request, &decision);
+                        let told = held.gate.responder.prepare(&mut request, &decision);
                         let future = held.service.call(request);
-                        this.state.set(State::Calling { future, decision });
+                        this.state.set(State::Calling { future, told });
                     }
                     Some(Next::Refuse(request, decision)) => {
-                        return Poll::Ready(Ok(this.gate.responder.refuse(&request, &decision)));
+                        return Poll::Ready(Ok(held.gate.responder.refuse(&request, &decision)));
                     }
                     None => return Poll::Pending,
                 },

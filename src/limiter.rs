@@ -8,10 +8,10 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
-use self::core::{Applied, AppliedRules, Core};
+use self::core::{Charged, Charges, Core};
 use crate::{
-    charge::Verdicts,
-    decision::{Decision, Refusal},
+    charge::{Take, Verdicts},
+    decision::{Decision, Refusal, Ruling},
     error::{Error, ErrorKind},
     key::{Key, KeyId},
     observe,
@@ -219,13 +219,16 @@ impl<Req> Limiter<Req> {
     #[inline]
     pub(crate) fn judge(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
         let (rules, core) = (&self.inner.rules, &self.inner.core);
-        let secret = core.store.secret();
-        let mut applied = AppliedRules::new();
-        for (at, (rule, reported)) in rules.iter().enumerate() {
-            match rule.applies(request, secret, reported) {
+        let (mut charges, mut all_usable) = (Charges::new(), true);
+        for ((at, (rule, reported)), bound) in rules.iter().enumerate().zip(&core.bound) {
+            match rule.applies(request, &core.secret, reported) {
                 Applies::No => {}
                 Applies::Yes { key, limit, cost, usable } => {
-                    applied.push(Applied { rule: at, key, limit, cost, usable });
+                    decision.ask(Ruling::asked(at, cost, limit.as_ref(), usable));
+                    if usable {
+                        charges.push(bound.charge(key, limit.unwrap_or(*rule.made_with()), cost, intent));
+                    }
+                    all_usable &= usable;
                 }
                 Applies::Refused { status, reason } => {
                     let refusal = Refusal::MissingKey { status, reason };
@@ -234,18 +237,31 @@ impl<Req> Limiter<Req> {
                 }
             }
         }
+        if !all_usable {
+            charges.iter_mut().for_each(|charge| charge.take = Take::Never);
+        }
         // Read after the user's closures: one that takes a second must not look like a clock that was set back.
         let now = core.clock.now();
         let mut verdicts = Verdicts::new();
-        match core.decide(now, &applied, intent, &mut verdicts) {
-            Reply::Ready(Ok(())) => Judging::Ready(core.settle(now, &verdicts, &applied, intent, decision)),
-            Reply::Ready(Err(error)) => Judging::Ready(Err(core.unanswered(&applied, error))),
+        let reply = match charges.as_slice() {
+            [] => Reply::Ready(Ok(())),
+            charges => core.store.decide(now, charges, &mut verdicts),
+        };
+        let charged = charges.iter().map(Charged::from);
+        match reply {
+            Reply::Ready(Ok(())) => Judging::Ready(core.settle(now, &verdicts, charged, intent, decision)),
+            Reply::Ready(Err(error)) => Judging::Ready(Err(core.unanswered(decision.asked(), error))),
             Reply::Pending(reply) => {
-                let core = Arc::clone(core);
+                let charged: Vec<_> = charged.collect();
+                let (core, mut decision) = (Arc::clone(core), std::mem::replace(decision, core.undecided()));
+                decision.name(&core.info);
                 Judging::Pending(Box::pin(async move {
                     match reply.await {
-                        Ok(verdicts) => core.judgement(now, &verdicts, &applied, intent),
-                        Err(error) => Err(core.unanswered(&applied, error)),
+                        Ok(verdicts) => {
+                            let receipt = core.settle(now, &verdicts, charged.into_iter(), intent, &mut decision)?;
+                            Ok(Judgement { decision, receipt })
+                        }
+                        Err(error) => Err(core.unanswered(decision.asked(), error)),
                     }
                 }))
             }
@@ -261,6 +277,18 @@ impl<Req> Limiter<Req> {
             Decision::refused(info, Refusal::StoreFailed, now)
         } else {
             Decision::unguarded(info, now)
+        }
+    }
+
+    /// As [`report`](Self::report), of a decision of which nobody else wants the rules' names but for `names_rules`.
+    #[inline]
+    pub(crate) fn name_and_report(&self, request: &Req, decision: &mut Decision, names_rules: bool) {
+        let is_told = !decision.is_allowed() || self.inner.on_decision.is_some();
+        if names_rules || is_told {
+            decision.name(&self.inner.core.info);
+        }
+        if is_told {
+            self.report(request, decision);
         }
     }
 

@@ -7,6 +7,7 @@ use std::{
 use tower_service::Service;
 
 use crate::{
+    decision::Decision,
     future::{Gate, Held, ResponseFuture, Step},
     limiter::{Intent, Judging},
     response::{Http, Refuse},
@@ -60,34 +61,40 @@ where
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let gate = Arc::clone(&self.gate);
-        let mut decision = gate.limiter.undecided();
+        let gate = &self.gate;
+        let mut decision = Decision::unnamed();
         let judged = match gate.limiter.judge(&request, Intent::StartOrHold, &mut decision) {
             Judging::Ready(judged) => judged,
             Judging::Pending(judging) => {
                 // The service that was made ready goes with the request; its clone has to be asked again.
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
-                return ResponseFuture::held(
-                    Held { service, request: Some(request), step: Step::Checking(judging) },
-                    gate,
-                );
+                return self.hold(service, request, Step::Checking(judging));
             }
         };
-        let receipt = gate.settled(&request, judged, &mut decision);
+        let receipt = gate.settled::<S::Response>(&request, judged, &mut decision);
         if !decision.is_allowed() {
-            let response = gate.responder.refuse(&request, &decision);
-            return ResponseFuture::refused(response, gate);
+            return ResponseFuture::refused(gate.responder.refuse(&request, &decision));
         }
         if let Some(receipt) = receipt {
             // Nothing the inner service holds for its readiness is kept for the length of the delay.
+            let step = Step::until_turn(&gate.limiter, decision, receipt);
             let service = self.inner.clone();
             self.inner = service.clone();
-            let step = Step::until_turn(&gate.limiter, decision, receipt);
-            return ResponseFuture::held(Held { service, request: Some(request), step }, gate);
+            return self.hold(service, request, step);
         }
-        gate.responder.prepare(&mut request, &decision);
-        ResponseFuture::calling(self.inner.call(request), decision, gate)
+        let told = gate.responder.prepare(&mut request, &decision);
+        ResponseFuture::calling(self.inner.call(request), told)
+    }
+}
+
+impl<S, Req, R> RateLimit<S, Req, R> {
+    fn hold(&self, service: S, request: Req, step: Step) -> ResponseFuture<S, Req, R>
+    where
+        S: Service<Req>,
+        R: Refuse<Req, S::Response>,
+    {
+        ResponseFuture::held(Held { gate: Arc::clone(&self.gate), service, request: Some(request), step })
     }
 }
 

@@ -22,7 +22,7 @@ use tollgate::{
     charge::{Charge, FailurePolicy, Judged, RuleSpec, Share, Slot, Take, Taken, Verdicts},
     decision::{Outcome, Refusal, RuleVerdict, Source, Verdict, Wait},
     key::{KeyId, ParseNetError, Secret, TrustedProxies},
-    response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Writer},
+    response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Told, Writer},
     store::{
         Guarded, GuardedBuilder, GuardedCounts, MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow, Receipt, Reply,
     },
@@ -112,6 +112,7 @@ table! {
     RefuseWith<String, u32>: Send Sync Unpin Clone Debug;
     RefusalBody: Send Sync Unpin Clone Debug;
     Headers: Send Sync Unpin Clone Debug;
+    Told: Send Sync Unpin Debug;
     Writer: Send Sync Unpin Clone Debug;
 
     // Errors.

@@ -22,19 +22,67 @@ pub(crate) trait Packed: Bucket<State: Copy> {
     /// Returns the state that `words` say, of a bucket that has seen no later time than `seen`.
     fn unpack(&self, words: Self::Words, seen: Nanos) -> Self::State;
 
-    /// Judges and takes `cost` permits in one go, as [`Bucket::look`] and [`Bucket::take`] would, where that can be done
-    /// sooner; `None` where it cannot. `now` is not before what the bucket has seen.
+    /// What [`at_once`](Self::at_once) needs of a limit, or `None` where it cannot judge under it.
+    fn quick(&self, _limit: &Limit) -> Option<Quick> {
+        None
+    }
+
+    /// Judges `cost` permits, and says what the words would be with them taken, as [`Bucket::look`] and [`Bucket::take`]
+    /// would, where that can be done sooner; `None` where it cannot. `now` is not before what the bucket has seen.
     #[inline]
-    fn at_once(&self, _words: Self::Words, _limit: &Limit, _now: Nanos, _cost: u64) -> Option<AtOnce<Self::Words>> {
+    fn at_once(&self, _words: Self::Words, _quick: &Quick, _now: Nanos, _cost: u64) -> Option<AtOnce<Self::Words>> {
         None
     }
 }
 
-/// What came of [`Packed::at_once`]: the answer, and where the charge stands if it was taken.
+/// A limit of which a nanosecond drains one unit, so that units are nanoseconds: all those of a whole number of nanoseconds a
+/// permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Quick {
+    permit: u64,
+    capacity: u64,
+    /// The capacity in nanoseconds.
+    full: u64,
+}
+
+/// What came of [`Packed::at_once`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AtOnce<W> {
-    pub(crate) verdict: Verdict,
-    pub(crate) taken: Option<(W, Mark)>,
+    /// What is used before the charge, in nanoseconds.
+    used: u64,
+    /// What the charge adds.
+    added: u64,
+    /// The words with the charge taken, if it passes.
+    pub(crate) taken: Option<W>,
+}
+
+impl<W> AtOnce<W> {
+    /// The answer, and the mark, where the charge was taken.
+    #[inline]
+    pub(crate) fn took(&self, quick: &Quick, now: Nanos) -> (Verdict, Mark) {
+        let used = self.used + self.added;
+        (quick.verdict(Outcome::Pass, used), Mark::new(Nanos::new(now.get() + used), 0))
+    }
+
+    /// The answer where the charge was not taken.
+    #[inline]
+    pub(crate) fn looked(&self, quick: &Quick) -> Verdict {
+        let outcome = match self.taken {
+            Some(_) => Outcome::Pass,
+            None => Outcome::Refuse(Wait::For(Nanos::new(self.used + self.added - quick.full))),
+        };
+        quick.verdict(outcome, self.used)
+    }
+}
+
+impl Quick {
+    #[inline]
+    fn verdict(&self, outcome: Outcome, used: u64) -> Verdict {
+        let tokens = self.full.saturating_sub(used);
+        let remaining = tokens / self.permit.max(1);
+        let window = if remaining > 0 { tokens } else { used.saturating_sub(self.full - self.permit) };
+        Verdict::new(outcome, self.capacity, remaining, Some(Nanos::new(used))).within(Nanos::new(window))
+    }
 }
 
 #[inline]
@@ -73,32 +121,26 @@ impl Packed for TokenBucket {
         unpack_schedule(words, seen)
     }
 
-    /// For limits of which a nanosecond drains one unit, so that units are nanoseconds: all those of a whole number of
-    /// nanoseconds a permit. In 64 bits, with one division.
-    #[inline]
-    fn at_once(&self, [low, high, rest]: [u32; 3], limit: &Limit, now: Nanos, cost: u64) -> Option<AtOnce<[u32; 3]>> {
+    fn quick(&self, limit: &Limit) -> Option<Quick> {
         let (permit, capacity) = (limit.permit(), limit.capacity());
-        if limit.drain() != 1 || rest != 0 || cost == 0 || cost > capacity {
+        // A limit is checked to be full within half of what 64 bits hold.
+        let full = capacity.checked_mul(permit).filter(|full| permit > 0 && *full >= permit)?;
+        (limit.drain() == 1).then_some(Quick { permit, capacity, full })
+    }
+
+    /// In 64 bits, without a division.
+    #[inline]
+    fn at_once(&self, [low, high, rest]: [u32; 3], quick: &Quick, now: Nanos, cost: u64) -> Option<AtOnce<[u32; 3]>> {
+        if rest != 0 || cost == 0 || cost > quick.capacity {
             return None;
         }
-        // A limit is checked to be full within half of what 64 bits hold.
-        let full = capacity.checked_mul(permit)?;
-        let used = whole(low, high).saturating_sub(now.get());
-        let wanted = used.checked_add(cost * permit)?;
-        let verdict = |outcome, used: u64| {
-            let tokens = full.saturating_sub(used);
-            let remaining = tokens / permit;
-            let window = if remaining > 0 { tokens } else { used.saturating_sub(full - permit) };
-            Verdict::new(outcome, capacity, remaining, Some(Nanos::new(used))).within(Nanos::new(window))
-        };
-        if wanted > full {
-            let wait = Nanos::new(wanted - full);
-            return Some(AtOnce { verdict: verdict(Outcome::Refuse(Wait::For(wait)), used), taken: None });
+        let (used, added) = (whole(low, high).saturating_sub(now.get()), cost * quick.permit);
+        let wanted = used.checked_add(added)?;
+        if wanted > quick.full {
+            return Some(AtOnce { used, added, taken: None });
         }
-        let full_at = now.get().checked_add(wanted)?;
-        let [low, high] = halves(full_at);
-        let mark = Mark::new(Nanos::new(full_at), 0);
-        Some(AtOnce { verdict: verdict(Outcome::Pass, wanted), taken: Some(([low, high, 0], mark)) })
+        let [low, high] = halves(now.get().checked_add(wanted)?);
+        Some(AtOnce { used, added, taken: Some([low, high, 0]) })
     }
 }
 

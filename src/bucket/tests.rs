@@ -199,18 +199,17 @@ proptest! {
             let mut state = TokenBucket.unpack(words, now);
             let ask = Ask::new(cost);
             let look = TokenBucket.look(&state, &limit, now, ask);
-            let Some(AtOnce { verdict, taken }) = TokenBucket.at_once(words, &limit, now, cost) else {
+            let quick = TokenBucket.quick(&limit).unwrap();
+            let Some(at_once) = TokenBucket.at_once(words, &quick, now, cost) else {
                 prop_assert!(cost == 0 || cost > limit.capacity());
                 continue;
             };
-            prop_assert_eq!(taken.is_some(), look.outcome.passes());
-            match taken {
-                None => prop_assert_eq!(verdict, look),
-                Some((packed, mark)) => {
-                    prop_assert_eq!((verdict, mark), TokenBucket.take(&mut state, &limit, now, ask));
-                    prop_assert_eq!(Some(packed), TokenBucket.pack(&state));
-                    words = packed;
-                }
+            prop_assert_eq!(at_once.looked(&quick), look);
+            prop_assert_eq!(at_once.taken.is_some(), look.outcome.passes());
+            if let Some(packed) = at_once.taken {
+                prop_assert_eq!(at_once.took(&quick, now), TokenBucket.take(&mut state, &limit, now, ask));
+                prop_assert_eq!(Some(packed), TokenBucket.pack(&state));
+                words = packed;
             }
         }
     }

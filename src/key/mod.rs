@@ -179,6 +179,17 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// What a rule finds in it.
+    #[inline]
+    pub(crate) fn found(&self, secret: &Secret) -> Found {
+        match &self.repr {
+            Repr::Unavailable(reason) => Found::Unavailable(reason),
+            _ if self.is_empty() => Found::Nothing,
+            Repr::One(part) => Found::Id(secret.one(part)),
+            Repr::Many(parts) => Found::Id(secret.many(parts)),
+        }
+    }
+
     /// Joins this key with another: the parts of both, in order. Unavailable if either is.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -192,6 +203,14 @@ impl<'a> Key<'a> {
         };
         Self { repr }
     }
+}
+
+/// What there is in a key.
+pub(crate) enum Found {
+    Id(KeyId),
+    /// It is empty.
+    Nothing,
+    Unavailable(&'static str),
 }
 
 impl<'a> Repr<'a> {

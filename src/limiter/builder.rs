@@ -73,8 +73,8 @@ impl<Req> LimiterBuilder<Req> {
         };
         let bound = rules.iter().map(|(rule, _)| bind(rule)).collect::<Result<_, _>>()?;
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let core =
-            Arc::new(Core { bound, info: Arc::clone(rules.info()), store, clock, store_state: StoreState::default() });
+        let (info, secret) = (Arc::clone(rules.info()), store.secret().clone());
+        let core = Arc::new(Core { bound, info, store, secret, clock, store_state: StoreState::default() });
         Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision }) })
     }
 }

@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 use crate::{
     bucket::Mark,
     charge::{Charge, Slot, Take, Taken, Verdicts},
-    decision::{Decision, Outcome, RuleInfo, Ruling, Verdict, Wait},
+    decision::{Decision, RuleInfo, Ruling},
     error::{Error, ErrorKind, StoreError},
-    key::KeyId,
+    key::{KeyId, Secret},
     limit::Limit,
     observe::StoreState,
-    store::{Receipt, Reply, Store},
+    store::{Receipt, Store},
     time::{BoxFuture, Clock, Nanos},
 };
 
@@ -21,6 +21,8 @@ pub(super) struct Core {
     pub(super) bound: Vec<Bound>,
     pub(super) info: Arc<[RuleInfo]>,
     pub(super) store: Arc<dyn Store>,
+    /// The store's.
+    pub(super) secret: Secret,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) store_state: StoreState,
 }
@@ -38,8 +40,8 @@ pub(crate) struct Unanswered {
     pub(crate) refuses: bool,
 }
 
-impl From<Unanswered> for Error {
-    fn from(unanswered: Unanswered) -> Self {
+impl From<Box<Unanswered>> for Error {
+    fn from(unanswered: Box<Unanswered>) -> Self {
         unanswered.error
     }
 }
@@ -82,52 +84,41 @@ pub(crate) struct Judgement {
 /// A judgement, at once or later.
 pub(crate) enum Judging {
     /// The decision is where the caller had room for it; the receipt is here.
-    Ready(Result<Option<Box<Receipt>>, Unanswered>),
-    Pending(BoxFuture<'static, Result<Judgement, Unanswered>>),
+    Ready(Result<Option<Box<Receipt>>, Box<Unanswered>>),
+    Pending(BoxFuture<'static, Result<Judgement, Box<Unanswered>>>),
 }
 
-/// One rule that applies to a request.
+/// Whose bucket was charged, and under which limit: what of a charge is not in its ruling.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Applied {
-    pub(super) rule: usize,
-    pub(super) key: KeyId,
-    pub(super) limit: Limit,
-    pub(super) cost: u64,
-    pub(super) usable: bool,
+pub(super) struct Charged {
+    key: KeyId,
+    limit: Limit,
 }
 
-pub(super) type AppliedRules = SmallVec<[Applied; 3]>;
+impl From<&Charge<'_>> for Charged {
+    fn from(charge: &Charge<'_>) -> Self {
+        Self { key: charge.key, limit: charge.limit }
+    }
+}
+
+pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 3]>;
+
+impl Bound {
+    /// What the rule charges a request.
+    #[inline]
+    pub(super) fn charge(&self, key: KeyId, limit: Limit, cost: u64, intent: Intent) -> Charge<'_> {
+        let mut charge = Charge::new(&self.slot, key, limit, cost);
+        if intent.may_wait() {
+            charge.max_delay = self.max_delay;
+        }
+        if intent == Intent::Peek {
+            charge.take = Take::Never;
+        }
+        charge
+    }
+}
 
 impl Core {
-    #[inline]
-    pub(super) fn decide(
-        &self,
-        now: Nanos,
-        applied: &[Applied],
-        intent: Intent,
-        verdicts: &mut Verdicts,
-    ) -> Reply<(), Verdicts> {
-        let all_usable = applied.iter().all(|applied| applied.usable);
-        let mut charges: SmallVec<[Charge<'_>; 3]> = SmallVec::new();
-        for applied in applied.iter().filter(|applied| applied.usable) {
-            let Some(bound) = self.bound.get(applied.rule) else {
-                return Reply::Ready(Err(StoreError::new("a rule is not bound")));
-            };
-            let mut charge = Charge::new(&bound.slot, applied.key, applied.limit, applied.cost);
-            if intent.may_wait() {
-                charge.max_delay = bound.max_delay;
-            }
-            if intent == Intent::Peek || !all_usable {
-                charge.take = Take::Never;
-            }
-            charges.push(charge);
-        }
-        if charges.is_empty() {
-            return Reply::Ready(Ok(()));
-        }
-        self.store.decide(now, &charges, verdicts)
-    }
-
     /// A decision that nothing was said of yet.
     #[inline]
     pub(super) fn undecided(&self) -> Decision {
@@ -140,66 +131,50 @@ impl Core {
         &self,
         now: Nanos,
         verdicts: &Verdicts,
-        applied: &[Applied],
+        charged: impl Iterator<Item = Charged>,
         intent: Intent,
         decision: &mut Decision,
-    ) -> Result<Option<Box<Receipt>>, Unanswered> {
-        let mut judged = verdicts.iter();
-        for applied_rule in applied {
-            let verdict = if applied_rule.usable {
-                match judged.next() {
-                    Some(judged) => judged.verdict,
-                    None => {
-                        let error = StoreError::new("the store left charges unanswered");
-                        return Err(self.unanswered(applied, error));
-                    }
-                }
-            } else {
-                Verdict::new(Outcome::Refuse(Wait::Never), 0, 0, None)
-            };
-            let Applied { rule, cost, limit, .. } = *applied_rule;
-            decision.add(Ruling { rule, cost, limit, verdict });
+    ) -> Result<Option<Box<Receipt>>, Box<Unanswered>> {
+        if !decision.answer(&self.info, verdicts.iter().map(|judged| &judged.verdict)) {
+            let error = StoreError::new("the store left charges unanswered");
+            return Err(self.unanswered(decision.asked(), error));
         }
         if verdicts.iter().len() > 0 {
             self.store_state.answered();
         }
         decision.decided_at(now);
-        Ok(intent.wants_receipt(decision).then(|| Box::new(self.receipt(self.taken(verdicts, applied)))))
-    }
-
-    /// As [`settle`](Self::settle), of a store that answered later.
-    pub(super) fn judgement(
-        &self,
-        now: Nanos,
-        verdicts: &Verdicts,
-        applied: &[Applied],
-        intent: Intent,
-    ) -> Result<Judgement, Unanswered> {
-        let mut decision = self.undecided();
-        let receipt = self.settle(now, verdicts, applied, intent, &mut decision)?;
-        Ok(Judgement { decision, receipt })
+        if !intent.wants_receipt(decision) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(self.receipt(self.taken(decision.asked(), verdicts, charged)))))
     }
 
     /// What the rules that applied say of a store that failed.
     #[cold]
-    pub(super) fn unanswered(&self, applied: &[Applied], error: StoreError) -> Unanswered {
-        let refuses = |applied: &Applied| self.bound.get(applied.rule).is_none_or(|bound| bound.refuses_without_store);
-        Unanswered { error: error.into(), refuses: applied.iter().any(refuses) }
+    pub(super) fn unanswered(&self, asked: &[Ruling], error: StoreError) -> Box<Unanswered> {
+        let refuses = |asked: &Ruling| self.bound.get(asked.rule()).is_none_or(|bound| bound.refuses_without_store);
+        Box::new(Unanswered { error: error.into(), refuses: asked.iter().any(refuses) })
     }
 
-    fn taken(&self, verdicts: &Verdicts, applied: &[Applied]) -> SmallVec<[(usize, Taken); 2]> {
-        let usable = applied.iter().filter(|applied| applied.usable);
-        let taken = usable.zip(verdicts.iter()).enumerate().filter_map(|(at, (applied, judged))| {
-            let bound = self.bound.get(applied.rule)?;
-            // What cost nothing so far was not taken, but may be settled to more.
-            let mark = if applied.cost == 0 { Mark::default() } else { judged.mark? };
-            let mut taken = Taken::new(bound.slot.clone(), applied.key, applied.limit, applied.cost, mark);
-            taken.stamp = judged.stamp;
-            taken.delays = bound.max_delay > Nanos::ZERO;
-            taken.source = judged.verdict.source;
-            taken.beside = verdicts.beside(at).map(|beside| Box::new(beside.clone()));
-            Some((applied.rule, taken))
-        });
+    fn taken(
+        &self,
+        asked: &[Ruling],
+        verdicts: &Verdicts,
+        charged: impl Iterator<Item = Charged>,
+    ) -> SmallVec<[(usize, Taken); 2]> {
+        let usable = asked.iter().filter(|asked| asked.is_usable());
+        let taken =
+            usable.zip(charged).zip(verdicts.iter()).enumerate().filter_map(|(at, ((asked, charged), judged))| {
+                let bound = self.bound.get(asked.rule())?;
+                // What cost nothing so far was not taken, but may be settled to more.
+                let mark = if asked.cost == 0 { Mark::default() } else { judged.mark? };
+                let mut taken = Taken::new(bound.slot.clone(), charged.key, charged.limit, asked.cost, mark);
+                taken.stamp = judged.stamp;
+                taken.delays = bound.max_delay > Nanos::ZERO;
+                taken.source = judged.verdict.source;
+                taken.beside = verdicts.beside(at).map(|beside| Box::new(beside.clone()));
+                Some((asked.rule(), taken))
+            });
         taken.collect()
     }
 

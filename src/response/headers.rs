@@ -9,9 +9,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use super::{
     arena::{put_number, written},
     digits,
+    told::{Fields, Lists, Numbers},
 };
 use crate::{
-    decision::{Decision, Outcome, RuleVerdict, Source, Wait},
+    decision::{Decision, Outcome, RuleVerdict, Source, Verdict, Wait},
     time::Nanos,
 };
 
@@ -57,6 +58,12 @@ pub enum Headers {
 #[derive(Clone)]
 pub struct Writer(WriteFn);
 type WriteFn = Arc<dyn Fn(&Decision, &mut HeaderMap) + Send + Sync>;
+
+impl Writer {
+    pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        (self.0)(decision, headers);
+    }
+}
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,45 +111,73 @@ impl Headers {
         [header::RETRY_AFTER].iter().chain(fields).cloned().collect()
     }
 
-    /// Writes the fields; none where no rule applied.
-    pub(super) fn write<B>(&self, response: &mut Response<B>, decision: &Decision, policies: &Policies) {
-        if let Self::Custom(Writer(write)) = self {
-            return write(decision, response.headers_mut());
-        }
-        if matches!(self, Self::None) {
-            return;
-        }
-        let Some(tightest) = decision.tightest() else { return };
-        let refused_inside = decision.is_allowed() && is_refusal(response);
-        let headers = response.headers_mut();
+    /// Whether what is told needs the rules' names.
+    pub(super) const fn name_rules(&self) -> bool {
+        !matches!(self, Self::XRateLimit | Self::XRateLimitEpoch | Self::None)
+    }
+
+    /// What the fields will be; none where no rule applied.
+    #[inline]
+    pub(super) fn told(&self, decision: &Decision, policies: &Policies) -> Fields {
         match self {
-            Self::XRateLimit => write_x(headers, tightest, None, refused_inside),
-            Self::XRateLimitEpoch => write_x(headers, tightest, Some(decision.at()), refused_inside),
-            Self::Ietf => write_ietf(headers, decision, policies),
-            Self::Both => {
-                write_x(headers, tightest, None, refused_inside);
-                write_ietf(headers, decision, policies);
+            Self::None => Fields::None,
+            Self::Custom(writer) => Fields::Custom(Box::new((writer.clone(), decision.clone()))),
+            _ => self.told_of_tightest(decision, policies),
+        }
+    }
+
+    fn told_of_tightest(&self, decision: &Decision, policies: &Policies) -> Fields {
+        let Some(tightest) = decision.tightest_ruling() else { return Fields::None };
+        let lists = || Lists { policies: policies.of(decision), limits: limits(decision) };
+        match self {
+            Self::XRateLimit => Fields::X(Numbers::of(&tightest.verdict(), Nanos::ZERO)),
+            Self::XRateLimitEpoch => Fields::X(Numbers::of(&tightest.verdict(), decision.at())),
+            Self::Ietf => Fields::Ietf(lists()),
+            Self::Both => Fields::Both(Box::new((Numbers::of(&tightest.verdict(), Nanos::ZERO), lists()))),
+            Self::None | Self::Custom(_) => Fields::None,
+        }
+    }
+
+    /// Writes the fields of a refusal; none where no rule applied.
+    pub(super) fn write(&self, headers: &mut HeaderMap, decision: &Decision, policies: &Policies) {
+        if let Self::Custom(writer) = self {
+            return writer.write(decision, headers);
+        }
+        match self.told(decision, policies) {
+            Fields::X(numbers) => write_x(headers, numbers, false),
+            Fields::Ietf(lists) => append_lists(headers, lists),
+            Fields::Both(both) => {
+                let (numbers, lists) = *both;
+                write_x(headers, numbers, false);
+                append_lists(headers, lists);
             }
-            Self::None | Self::Custom(_) => {}
+            Fields::None | Fields::Custom(_) | Fields::Exposed(_) => {}
         }
     }
 }
 
+impl Numbers {
+    /// The reset is counted from `since`.
+    fn of(verdict: &Verdict, since: Nanos) -> Self {
+        let reset = verdict.reset.map(|reset| since.saturating_add(reset).as_secs_ceil());
+        Self { limit: verdict.limit, remaining: verdict.remaining, reset }
+    }
+}
+
 /// Whether the response, not ours, refuses for now.
-fn is_refusal<B>(response: &Response<B>) -> bool {
+pub(super) fn is_refusal<B>(response: &Response<B>) -> bool {
     matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
         || response.headers().contains_key(header::RETRY_AFTER)
 }
 
 /// Writes one rule's numbers. Where a layer further in has written them, and has refused or has no more remaining, its
 /// own stay: the client is told of the tightest rule on its way.
-fn write_x(headers: &mut HeaderMap, rule: RuleVerdict<'_>, epoch: Option<Nanos>, refused_inside: bool) {
-    let verdict = rule.verdict;
-    let reset = verdict.reset.map(|reset| epoch.unwrap_or(Nanos::ZERO).saturating_add(reset).as_secs_ceil());
+pub(super) fn write_x(headers: &mut HeaderMap, numbers: Numbers, refused_inside: bool) {
+    let Numbers { limit, remaining, reset } = numbers;
     if let Some(theirs) = headers.get(&REMAINING) {
         let theirs = number(theirs);
         let keeps = theirs.is_none_or(|theirs| {
-            theirs < verdict.remaining || theirs == verdict.remaining && headers.get(&RESET).and_then(number) >= reset
+            theirs < remaining || theirs == remaining && headers.get(&RESET).and_then(number) >= reset
         });
         // What cannot be read is somebody else's, and is left alone too.
         if refused_inside || keeps {
@@ -151,8 +186,8 @@ fn write_x(headers: &mut HeaderMap, rule: RuleVerdict<'_>, epoch: Option<Nanos>,
         headers.remove(&RESET);
     }
     headers.reserve(3);
-    headers.insert(LIMIT, digits::value(verdict.limit));
-    headers.insert(REMAINING, digits::value(verdict.remaining));
+    headers.insert(LIMIT, digits::value(limit));
+    headers.insert(REMAINING, digits::value(remaining));
     if let Some(reset) = reset {
         headers.insert(RESET, digits::value(reset));
     }
@@ -188,21 +223,17 @@ fn render_policies(decision: &Decision) -> Option<HeaderValue> {
     })
 }
 
-/// Appends a list item for each rule to what layers further in have written; lists may go over several lines.
-fn write_ietf(headers: &mut HeaderMap, decision: &Decision, policies: &Policies) {
-    // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told. One that is there
-    // already comes from further in, where the request was refused, or is the application's own.
+/// The list items of the rules; where the request was refused, of those who refused: no window that is told may end later
+/// than `Retry-After` says.
+fn limits(decision: &Decision) -> Option<HeaderValue> {
     let passed = decision.is_allowed();
-    let last_end = headers.get(header::RETRY_AFTER).filter(|_| passed).map(|value| number(value).unwrap_or(0));
-    let limits = list(|limits| {
+    list(|limits| {
         for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
             match rule.verdict.outcome {
-                // For the same reason a refusal tells only the windows of those who refuse.
                 Outcome::Pass | Outcome::Delay(_) | Outcome::Refuse(Wait::Never) => {
                     let at_least = u64::from(rule.verdict.remaining == 0);
                     let window = rule.verdict.effective_window.map(|window| window.as_secs_ceil().max(at_least));
-                    let too_long = last_end.is_some() && window > last_end;
-                    if passed && !too_long || !rule.verdict.outcome.passes() {
+                    if passed || !rule.verdict.outcome.passes() {
                         item(limits, rule.rule, rule.verdict.remaining, window);
                     }
                 }
@@ -210,14 +241,47 @@ fn write_ietf(headers: &mut HeaderMap, decision: &Decision, policies: &Policies)
                 Outcome::Refuse(Wait::Unknown) => item(limits, rule.rule, 0, None),
             }
         }
-    });
+    })
+}
+
+/// The seconds that a response says to wait already; none of them where they cannot be read.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::RETRY_AFTER).map(|value| number(value).unwrap_or(0))
+}
+
+/// Those of our [`limits`] whose window ends within `last_end` seconds, or has no end.
+pub(super) fn only_until(limits: &HeaderValue, last_end: u64) -> Option<HeaderValue> {
+    let ends_later = |item: &&str| {
+        let window = item.split_once(WINDOW).and_then(|(_, window)| window.parse::<u64>().ok());
+        window.is_some_and(|window| window > last_end)
+    };
+    // Names are tokens, so nothing in them looks like a part of a list.
+    let items = limits.to_str().ok()?.split(BETWEEN).filter(|item| !ends_later(item));
+    list(|list| {
+        for item in items {
+            if !list.is_empty() {
+                list.put_slice(BETWEEN.as_bytes());
+            }
+            list.put_slice(item.as_bytes());
+        }
+    })
+}
+
+/// Appends to what layers further in have written; lists may go over several lines.
+pub(super) fn append_lists(headers: &mut HeaderMap, lists: Lists) {
     headers.reserve(2);
-    for (name, list) in [(POLICY, policies.of(decision)), (RATE_LIMIT, limits)] {
+    for (name, list) in [(POLICY, lists.policies), (RATE_LIMIT, lists.limits)] {
         if let Some(list) = list {
             headers.append(name, list);
         }
     }
 }
+
+/// What is between two items of a list.
+const BETWEEN: &str = ", ";
+
+/// What is before an item's window, the last of its parameters.
+const WINDOW: &str = ";t=";
 
 /// Returns what `write` writes, unless that is nothing.
 fn list(write: impl FnOnce(&mut BytesMut)) -> Option<HeaderValue> {
@@ -237,14 +301,14 @@ fn item(list: &mut BytesMut, name: &str, remaining: u64, window: Option<u64>) {
     begin_item(list, name);
     parameter(list, b";r=", remaining);
     if let Some(window) = window {
-        parameter(list, b";t=", window);
+        parameter(list, WINDOW.as_bytes(), window);
     }
 }
 
 /// Begins a list item named `name`, which is a token and needs no escaping.
 fn begin_item(list: &mut BytesMut, name: &str) {
     if !list.is_empty() {
-        list.put_slice(b", ");
+        list.put_slice(BETWEEN.as_bytes());
     }
     list.put_u8(b'"');
     list.put_slice(name.as_bytes());
@@ -254,4 +318,23 @@ fn begin_item(list: &mut BytesMut, name: &str) {
 fn parameter(list: &mut BytesMut, name: &[u8], value: u64) {
     list.put_slice(name);
     put_number(list, value.min(MAX_INTEGER));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_that_end_after_a_retry_are_not_told() {
+        let limits = HeaderValue::from_static(r#""a";r=1;t=5, "b";r=0, "c-t";r=7;t=6"#);
+        for (last_end, right) in [
+            (0, Some(r#""b";r=0"#)),
+            (4, Some(r#""b";r=0"#)),
+            (5, Some(r#""a";r=1;t=5, "b";r=0"#)),
+            (6, Some(r#""a";r=1;t=5, "b";r=0, "c-t";r=7;t=6"#)),
+        ] {
+            assert_eq!(only_until(&limits, last_end), right.map(HeaderValue::from_static), "{last_end}");
+        }
+        assert_eq!(only_until(&HeaderValue::from_static(r#""a";r=1;t=5"#), 4), None);
+    }
 }

@@ -11,6 +11,7 @@ mod digits;
 mod grpc;
 mod headers;
 mod problem;
+mod told;
 
 use std::{
     fmt,
@@ -29,14 +30,19 @@ use crate::{
 
 use headers::Policies;
 pub use headers::{Headers, Writer};
+use told::Fields;
+pub use told::Told;
 
 /// What passing responses are turned into.
 pub trait Answer<Res> {
     /// The response of the limited service.
     type Response;
 
+    /// What the response will tell of the decision.
+    type Told;
+
     /// Returns the response to a request that passed.
-    fn pass(&self, response: Res, decision: &Decision) -> Self::Response;
+    fn pass(response: Res, told: &mut Self::Told) -> Self::Response;
 }
 
 /// What refused requests are answered with.
@@ -50,8 +56,13 @@ pub trait Refuse<Req, Res>: Answer<Res> {
     /// Returns the answer to a request that does not pass.
     fn refuse(&self, request: &Req, decision: &Decision) -> Self::Response;
 
-    /// Prepares a request that passes, before the inner service is called.
-    fn prepare(&self, _request: &mut Req, _decision: &Decision) {}
+    /// Prepares a request that passes, before the inner service is called, and returns what its response will tell.
+    fn prepare(&self, request: &mut Req, decision: &Decision) -> Self::Told;
+
+    /// Returns whether [`prepare`](Self::prepare) needs the rules' names.
+    fn names_rules(&self) -> bool {
+        true
+    }
 }
 
 /// The answers of an HTTP service.
@@ -69,14 +80,23 @@ pub struct Http {
 }
 
 impl Http {
-    /// Turns a response that passed into one that tells.
-    fn told<B, R>(&self, response: Response<B>, decision: &Decision) -> Response<ResponseBody<B, R>> {
-        let mut response = response.map(ResponseBody::new);
-        if !self.on_refusals_only {
-            self.headers.write(&mut response, decision, &self.policies);
-        }
-        self.expose(response.extensions_mut(), decision);
-        response
+    /// What the response to a request that passes will tell.
+    #[inline]
+    fn told(&self, extensions: &mut http::Extensions, decision: &Decision) -> Told {
+        self.expose(extensions, decision);
+        let fields = match self.on_refusals_only {
+            true => Fields::None,
+            false => self.headers.told(decision, &self.policies),
+        };
+        Told(match self.exposes_decision {
+            true => Fields::Exposed(Box::new((fields, decision.clone()))),
+            false => fields,
+        })
+    }
+
+    /// Whether what is told of a request that passes needs the rules' names.
+    fn names_rules(&self) -> bool {
+        self.exposes_decision || !self.on_refusals_only && self.headers.name_rules()
     }
 
     fn expose(&self, extensions: &mut http::Extensions, decision: &Decision) {
@@ -96,7 +116,7 @@ impl Http {
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
-        self.headers.write(response, decision, &self.policies);
+        self.headers.write(headers, decision, &self.policies);
         self.expose(response.extensions_mut(), decision);
     }
 
@@ -172,11 +192,21 @@ impl<Req, RB> sealed::Sealed for RespondWith<Req, RB> {
     }
 }
 
+/// Turns a response that passed into one that tells.
+#[inline]
+fn pass<B, R>(response: Response<B>, told: &mut Told) -> Response<ResponseBody<B, R>> {
+    let mut response = response.map(ResponseBody::new);
+    told.write(&mut response);
+    response
+}
+
 impl<B> Answer<Response<B>> for Http {
     type Response = Response<ResponseBody<B>>;
+    type Told = Told;
 
-    fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
-        self.told(response, decision)
+    #[inline]
+    fn pass(response: Response<B>, told: &mut Told) -> Self::Response {
+        pass(response, told)
     }
 }
 
@@ -187,8 +217,14 @@ impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
         response
     }
 
-    fn prepare(&self, request: &mut Request<ReqB>, decision: &Decision) {
-        self.expose(request.extensions_mut(), decision);
+    #[inline]
+    fn prepare(&self, request: &mut Request<ReqB>, decision: &Decision) -> Told {
+        self.told(request.extensions_mut(), decision)
+    }
+
+    #[inline]
+    fn names_rules(&self) -> bool {
+        self.names_rules()
     }
 }
 
@@ -202,9 +238,11 @@ pub struct RespondWith<Req, RB> {
 
 impl<Req, B, RB> Answer<Response<B>> for RespondWith<Req, RB> {
     type Response = Response<ResponseBody<B, RB>>;
+    type Told = Told;
 
-    fn pass(&self, response: Response<B>, decision: &Decision) -> Self::Response {
-        self.http.told(response, decision)
+    #[inline]
+    fn pass(response: Response<B>, told: &mut Told) -> Self::Response {
+        pass(response, told)
     }
 }
 
@@ -215,8 +253,14 @@ impl<ReqB, B, RB> Refuse<Request<ReqB>, Response<B>> for RespondWith<Request<Req
         response
     }
 
-    fn prepare(&self, request: &mut Request<ReqB>, decision: &Decision) {
-        self.http.expose(request.extensions_mut(), decision);
+    #[inline]
+    fn prepare(&self, request: &mut Request<ReqB>, decision: &Decision) -> Told {
+        self.http.told(request.extensions_mut(), decision)
+    }
+
+    #[inline]
+    fn names_rules(&self) -> bool {
+        self.http.names_rules()
     }
 }
 
@@ -229,8 +273,9 @@ pub struct RefuseWith<Req, Res> {
 
 impl<Req, Res> Answer<Res> for RefuseWith<Req, Res> {
     type Response = Res;
+    type Told = ();
 
-    fn pass(&self, response: Res, _decision: &Decision) -> Res {
+    fn pass(response: Res, _told: &mut ()) -> Res {
         response
     }
 }
@@ -238,6 +283,12 @@ impl<Req, Res> Answer<Res> for RefuseWith<Req, Res> {
 impl<Req, Res> Refuse<Req, Res> for RefuseWith<Req, Res> {
     fn refuse(&self, request: &Req, decision: &Decision) -> Res {
         (self.refuse)(request, decision)
+    }
+
+    fn prepare(&self, _request: &mut Req, _decision: &Decision) {}
+
+    fn names_rules(&self) -> bool {
+        false
     }
 }
 

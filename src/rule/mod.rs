@@ -5,7 +5,7 @@ use http::StatusCode;
 use crate::{
     bucket::{Algorithm, Bucket},
     charge::{FailurePolicy, RuleSpec},
-    key::{Key, KeyId, Secret},
+    key::{Found, Key, KeyId, Secret},
     limit::Limit,
     observe::{self, Once},
     time::Nanos,
@@ -193,6 +193,12 @@ impl<Req> Rule<Req> {
         self.key.is_some()
     }
 
+    /// The limit it was made with.
+    #[inline]
+    pub(crate) fn made_with(&self) -> &Limit {
+        &self.limit
+    }
+
     pub(crate) fn is_overload(&self) -> bool {
         self.overload
     }
@@ -208,6 +214,7 @@ impl<Req> Rule<Req> {
     }
 
     /// What the rule has to say of `request` before any bucket is looked at.
+    #[inline]
     pub(crate) fn applies(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
         if !self.when.iter().all(|when| when(request)) {
             return Applies::No;
@@ -217,11 +224,8 @@ impl<Req> Rule<Req> {
             Ok(None) => return Applies::No,
             Err((status, reason)) => return Applies::Refused { status, reason },
         };
-        let limit = self.limit_for.as_ref().map_or(self.limit, |limit_for| limit_for(request));
-        let usable = limit == self.limit || set::check_limit(&limit, &self.algorithm).is_ok();
-        if !usable {
-            observe::unusable_limit(&reported.limit, &self.name);
-        }
+        let limit = self.limit_for.as_ref().map(|limit_for| limit_for(request)).filter(|limit| *limit != self.limit);
+        let usable = limit.is_none_or(|limit| self.can_run(&limit, reported));
         let cost = match &self.cost {
             Cost::Fixed(cost) => *cost,
             Cost::Of(cost) => cost(request),
@@ -229,6 +233,17 @@ impl<Req> Rule<Req> {
         Applies::Yes { key, limit, cost, usable }
     }
 
+    /// Whether it can run another limit than its own.
+    #[cold]
+    fn can_run(&self, limit: &Limit, reported: &Reported) -> bool {
+        let usable = set::check_limit(limit, &self.algorithm).is_ok();
+        if !usable {
+            observe::unusable_limit(&reported.limit, &self.name);
+        }
+        usable
+    }
+
+    #[inline]
     fn key_of(
         &self,
         request: &Req,
@@ -237,14 +252,24 @@ impl<Req> Rule<Req> {
     ) -> Result<Option<KeyId>, (StatusCode, &'static str)> {
         let Some(key) = &self.key else { return Ok(Some(KeyId::NONE)) };
         // Looked at where it is: a key is too large to be handed around.
-        let key = key(request);
-        let unavailable = match &key {
-            Some(key) if !key.is_empty() => match key.unavailable_reason() {
-                None => return Ok(Some(key.id(secret))),
-                reason => reason,
+        let unavailable = match &key(request) {
+            Some(key) => match key.found(secret) {
+                Found::Id(id) => return Ok(Some(id)),
+                Found::Nothing => None,
+                Found::Unavailable(reason) => Some(reason),
             },
-            _ => None,
+            None => None,
         };
+        self.without_key(unavailable, reported)
+    }
+
+    /// What becomes of a request that has no key, for a reason where one had to be there.
+    #[cold]
+    fn without_key(
+        &self,
+        unavailable: Option<&'static str>,
+        reported: &Reported,
+    ) -> Result<Option<KeyId>, (StatusCode, &'static str)> {
         if let Some(reason) = unavailable {
             observe::unavailable_key(&reported.unavailable, &self.name, reason);
         }
@@ -275,8 +300,17 @@ pub(crate) struct Reported {
 #[derive(Debug)]
 pub(crate) enum Applies {
     No,
-    Yes { key: KeyId, limit: Limit, cost: u64, usable: bool },
-    Refused { status: StatusCode, reason: &'static str },
+    /// Under another limit than it was made with, where one is said.
+    Yes {
+        key: KeyId,
+        limit: Option<Limit>,
+        cost: u64,
+        usable: bool,
+    },
+    Refused {
+        status: StatusCode,
+        reason: &'static str,
+    },
 }
 
 impl<Req> Clone for Cost<Req> {

@@ -111,13 +111,14 @@ impl<W: Copy + Default> Dense<W> {
     }
 
     #[inline]
-    pub(super) fn get(&self, at: usize) -> Option<&Slot<W>> {
-        self.slots.get(at)
+    pub(super) fn find_mut(&mut self, key: KeyId, hash: u64) -> Option<&mut Slot<W>> {
+        let at = self.find(key, hash)?;
+        self.slots.get_mut(at)
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Slot<W>> {
-        self.slots.get_mut(at)
+    pub(super) fn get(&self, at: usize) -> Option<&Slot<W>> {
+        self.slots.get(at)
     }
 
     #[inline]

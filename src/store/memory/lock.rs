@@ -1,6 +1,8 @@
 //! The lock of the dense table's shards: the standard library's, or loom's where the protocol is modelled.
 
 use std::sync::PoisonError;
+#[cfg(not(tollgate_loom))]
+use std::sync::TryLockError;
 
 #[cfg(tollgate_loom)]
 use loom::sync::{Mutex as Inner, MutexGuard};
@@ -8,6 +10,11 @@ use loom::sync::{Mutex as Inner, MutexGuard};
 use std::sync::{Mutex as Inner, MutexGuard};
 
 pub(super) struct Mutex<T>(Inner<T>);
+
+/// How often a held lock is asked for again before the thread sleeps. What is done under it takes less time than waking
+/// up, so who holds it is nearly done, unless it was interrupted.
+#[cfg(not(tollgate_loom))]
+const TRIES: u32 = 64;
 
 impl<T> Mutex<T> {
     pub(super) fn new(value: T) -> Self {
@@ -17,6 +24,34 @@ impl<T> Mutex<T> {
     /// **Locking**: until the guard is dropped. A thread that panicked under the lock, which no bucket of ours does, has
     /// left whole entries behind.
     #[inline]
+    #[cfg(not(tollgate_loom))]
+    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+        match self.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_held(),
+        }
+    }
+
+    #[cold]
+    #[cfg(not(tollgate_loom))]
+    fn lock_held(&self) -> MutexGuard<'_, T> {
+        for tried in 0..TRIES {
+            // Asked for rarely, or the line it is on would go to and fro instead of staying with who holds it.
+            for _ in 0..1 << tried.min(6) {
+                std::hint::spin_loop();
+            }
+            match self.0.try_lock() {
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(left)) => return left.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As above, and one thing less to model.
+    #[cfg(tollgate_loom)]
     pub(super) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,7 +18,7 @@ use super::{
     table::{AnyTable, Entry, Settled, Visit, nothing_else, visit_alone},
 };
 use crate::{
-    bucket::{Ask, AtOnce, Packed},
+    bucket::{Packed, Quick},
     charge::{Charge, Judged, RuleSpec, Take, Taken, Verdicts},
     decision::{Outcome, Verdict},
     key::KeyId,
@@ -37,6 +37,8 @@ pub(super) struct ShardedTable<B: Packed> {
     pub(super) base: Base<B>,
     /// The limit of buckets in the dense tables.
     pub(super) limit: Limit,
+    /// For judging under it by the shortest way, where there is one.
+    quick: Option<Quick>,
     shards: OnceLock<Box<[Shard<B>]>>,
     shard_count: usize,
 }
@@ -52,7 +54,8 @@ struct Shard<B: Packed> {
 impl<B: Packed> ShardedTable<B> {
     pub(super) fn new(bucket: B, spec: &RuleSpec, bound: Bound) -> Self {
         let shard_count = if spec.keyed { bound.max_keys.div_ceil(KEYS) } else { 1 };
-        Self { base: Base::new(bucket, spec, bound), limit: spec.limit, shards: OnceLock::new(), shard_count }
+        let quick = bucket.quick(&spec.limit);
+        Self { base: Base::new(bucket, spec, bound), limit: spec.limit, quick, shards: OnceLock::new(), shard_count }
     }
 
     fn shards(&self) -> &[Shard<B>] {
@@ -86,6 +89,14 @@ impl<B: Packed> ShardedTable<B> {
         self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), &self.limit)
     }
 
+    /// What it takes to judge a charge by the shortest way, if it is one of the usual ones.
+    #[inline]
+    fn quick_for(&self, charge: &Charge<'_>) -> Option<&Quick> {
+        let usual =
+            charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
+        self.quick.as_ref().filter(|_| usual && charge.limit == self.limit)
+    }
+
     /// The usual visit, by the shortest way; `None` where it is another.
     #[inline]
     fn visit_usual(
@@ -95,35 +106,31 @@ impl<B: Packed> ShardedTable<B> {
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
     ) -> Option<Visit> {
-        let usual =
-            charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
-        if !usual || charge.limit != self.limit {
-            return None;
-        }
+        let quick = self.quick_for(charge)?;
         let hash = self.base.hash(charge.key);
         let shard = self.shard(hash);
-        let mut buckets = shard.buckets.lock();
+        let mut guard = shard.buckets.lock();
+        let buckets = &mut *guard;
         if now < buckets.latest() {
             return None;
         }
-        let Some(slot) = buckets.dense.find(charge.key, hash).and_then(|at| buckets.dense.get_mut(at)) else {
-            return self.visit_unknown(shard, &mut buckets, now, charge, hash, passing, next);
+        let Some(slot) = buckets.dense.find_mut(charge.key, hash) else {
+            return self.visit_unknown(shard, buckets, now, charge, (hash, quick), passing, next);
         };
-        let AtOnce { verdict, taken } = self.base.bucket.at_once(slot.words, &self.limit, now, charge.cost)?;
-        let settled = next(passing && taken.is_some());
-        let judged = match taken {
-            Some((words, mark)) if settled == Settled::Passed => {
-                slot.words = words;
-                Judged::new(verdict, Some(mark))
-            }
-            Some(_) => Judged::new(self.look(slot.words, now, charge), None),
-            None => Judged::new(verdict, None),
-        };
-        let judged = judged.stamped(u64::from(slot.era));
-        if judged.mark.is_some() {
+        let at_once = self.base.bucket.at_once(slot.words, quick, now, charge.cost)?;
+        let (settled, era) = (next(passing && at_once.taken.is_some()), slot.era);
+        let taken = at_once.taken.filter(|_| settled == Settled::Passed);
+        if let Some(words) = taken {
+            slot.words = words;
             buckets.seen = now;
         }
-        Some(Visit::of((settled, judged)))
+        // What is left are sums.
+        drop(guard);
+        let judged = match taken {
+            Some(_) => Judged::taken(at_once.took(quick, now)),
+            None => Judged::new(at_once.looked(quick), None),
+        };
+        Some(Visit::of((settled, judged.stamped(u64::from(era)))))
     }
 
     /// The usual visit of a new key that has room and shared no bucket before.
@@ -134,7 +141,7 @@ impl<B: Packed> ShardedTable<B> {
         buckets: &mut Buckets<B>,
         now: Nanos,
         charge: &Charge<'_>,
-        hash: u64,
+        (hash, quick): (u64, &Quick),
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
     ) -> Option<Visit> {
@@ -142,9 +149,8 @@ impl<B: Packed> ShardedTable<B> {
         if self.base.shared.get().is_some() || is_wide(charge.key) {
             return None;
         }
-        let fresh = B::Words::default();
-        let AtOnce { verdict, taken } = self.base.bucket.at_once(fresh, &self.limit, now, charge.cost)?;
-        let (words, mark) = taken?;
+        let at_once = self.base.bucket.at_once(B::Words::default(), quick, now, charge.cost)?;
+        let words = at_once.taken?;
         let vacancy = self.vacancy(buckets, hash, (now, Nanos::ZERO));
         let room = match vacancy {
             Vacancy::Reused(_) => None,
@@ -153,7 +159,7 @@ impl<B: Packed> ShardedTable<B> {
         };
         let (settled, era) = (next(passing), self.base.era());
         if settled != Settled::Passed {
-            return Some(Visit::of((settled, Judged::new(self.look(fresh, now, charge), None))));
+            return Some(Visit::of((settled, Judged::new(at_once.looked(quick), None))));
         }
         let slot = Slot::new(charge.key, era, words);
         buckets.dense.insert(vacancy, slot);
@@ -163,13 +169,8 @@ impl<B: Packed> ShardedTable<B> {
         }
         buckets.seen = now;
         shard.has_fresh_at(self.fresh_at(&slot, now));
-        let judged = Judged::new(verdict, Some(mark)).stamped(u64::from(era));
+        let judged = Judged::taken(at_once.took(quick, now)).stamped(u64::from(era));
         Some(Visit { settled, judged, untidy: buckets.dense.is_crowded() })
-    }
-
-    /// What is said of a bucket that is not charged.
-    fn look(&self, words: B::Words, now: Nanos, charge: &Charge<'_>) -> Verdict {
-        self.base.bucket.look(&self.base.bucket.unpack(words, now), &self.limit, now, Ask::new(charge.cost))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the other half of `visit`, apart because it is rarely run")]
