@@ -1,9 +1,15 @@
 //! The answer to one request, with every rule's numbers.
 
+mod mode;
 mod ruling;
+mod shadow;
 mod verdict;
 
+pub use mode::Mode;
 pub(crate) use ruling::Ruling;
+pub(crate) use shadow::Tally;
+use shadow::Tried;
+pub use shadow::{Difference, Differences, ShadowVerdict};
 pub use verdict::{Outcome, Source, Verdict, Wait};
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
@@ -20,6 +26,9 @@ pub(crate) struct RuleInfo {
     pub(crate) overload: bool,
     /// The limit it was made with; a request may be under another one.
     pub(crate) limit: Limit,
+    pub(crate) mode: Mode,
+    /// The number of the rule beside which it is tried.
+    pub(crate) live: Option<usize>,
 }
 
 pub(crate) type Rulings = SmallVec<[Ruling; 3]>;
@@ -45,6 +54,8 @@ pub enum Refusal {
 }
 
 /// The answer to one request: whether it passes, and every applying rule's numbers, all judged at one instant.
+///
+/// Rules that do not [enforce](Mode) are in [`shadows`](Self::shadows), and in nothing else.
 ///
 /// # Examples
 ///
@@ -72,6 +83,8 @@ pub struct Decision {
     delay: Nanos,
     at: Nanos,
     degraded: bool,
+    /// What rules say that do not enforce; there are few.
+    tried: Option<Box<Tried>>,
 }
 
 /// A rule's name and numbers, as [`Decision::rules`] lists them.
@@ -106,6 +119,7 @@ impl Decision {
             delay: Nanos::ZERO,
             at: Nanos::ZERO,
             degraded: false,
+            tried: None,
         }
     }
 
@@ -148,7 +162,7 @@ impl Decision {
                 self.refusal = Some(refusal);
             }
         }
-        true
+        self.tried.is_none() || self.answer_tried(verdicts)
     }
 
     /// Says that all rules have spoken, of the instant `at`.
@@ -163,12 +177,12 @@ impl Decision {
     /// A refusal for another reason than a limit.
     pub(crate) fn refused(rules: Arc<[RuleInfo]>, refusal: Refusal, at: Nanos) -> Self {
         let degraded = refusal == Refusal::StoreFailed;
-        Self { rules: Some(rules), rulings: Rulings::new(), refusal: Some(refusal), delay: Nanos::ZERO, at, degraded }
+        Self { refusal: Some(refusal), at, degraded, ..Self::undecided(rules) }
     }
 
     /// A pass although the store did not answer.
     pub(crate) fn unguarded(rules: Arc<[RuleInfo]>, at: Nanos) -> Self {
-        Self { rules: Some(rules), rulings: Rulings::new(), refusal: None, delay: Nanos::ZERO, at, degraded: true }
+        Self { at, degraded: true, ..Self::undecided(rules) }
     }
 
     /// Returns whether the request passes.
@@ -276,11 +290,16 @@ impl Decision {
     /// Whether every rule applied, each under the limit it was made with, and the store counted.
     pub(crate) fn is_by_every_rule_as_made(&self) -> bool {
         let as_made = |ruling: &Ruling| ruling.is_as_made() && ruling.source().tells_whole_limit();
-        self.rules.as_ref().is_some_and(|rules| rules.len() == self.rulings.len()) && self.rulings.iter().all(as_made)
+        let enforcing = self.infos().iter().filter(|rule| rule.mode == Mode::Enforce);
+        self.rules.is_some() && enforcing.count() == self.rulings.len() && self.rulings.iter().all(as_made)
+    }
+
+    fn infos(&self) -> &[RuleInfo] {
+        self.rules.as_deref().unwrap_or(&[])
     }
 
     fn named(&self, ruling: &Ruling) -> RuleVerdict<'_> {
-        let info = self.rules.as_ref().and_then(|rules| rules.get(ruling.rule()));
+        let info = self.infos().get(ruling.rule());
         RuleVerdict {
             rule: info.map_or("", |info| &info.name),
             cost: ruling.cost,
@@ -318,71 +337,10 @@ impl fmt::Debug for Decision {
             .field("delay", &self.delay)
             .field("degraded", &self.degraded)
             .field("rules", &self.rules().collect::<Vec<_>>())
+            .field("shadows", &self.shadows().collect::<Vec<_>>())
             .finish()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn decide(rows: &[(Outcome, u64, u64)]) -> Decision {
-        let rules = (0..rows.len())
-            .map(|at| RuleInfo { name: format!("r{at}").into(), overload: at == 1, limit: Limit::per_second(100) })
-            .collect::<Arc<[_]>>();
-        let mut decision = Decision::undecided(Arc::clone(&rules));
-        let verdicts: Vec<_> =
-            rows.iter().map(|&(outcome, remaining, _)| Verdict::new(outcome, 100, remaining, None)).collect();
-        for (rule, &(_, _, cost)) in rows.iter().enumerate() {
-            decision.ask(Ruling::asked(rule, cost, None, true));
-        }
-        assert!(decision.answer(&rules, &verdicts));
-        decision.decided_at(Nanos::ZERO);
-        decision
-    }
-
-    const PASS: Outcome = Outcome::Pass;
-    const NEVER: Outcome = Outcome::Refuse(Wait::Never);
-    const UNKNOWN: Outcome = Outcome::Refuse(Wait::Unknown);
-
-    fn wait(secs: u64) -> Outcome {
-        Outcome::Refuse(Wait::For(Nanos::from_secs(secs)))
-    }
-
-    #[test]
-    fn tells_the_tightest_rule() {
-        for (rows, tightest) in [
-            (vec![(PASS, 5, 1), (PASS, 4, 1)], "r1"),
-            (vec![(PASS, 5, 1), (PASS, 5, 1)], "r0"),
-            (vec![(PASS, 4, 1), (PASS, 7, 2)], "r1"),
-            (vec![(PASS, 0, 0), (PASS, 0, 9)], "r0"),
-            (vec![(PASS, 0, 1), (wait(1), 3, 1)], "r1"),
-            (vec![(wait(5), 0, 1), (wait(1), 0, 1)], "r0"),
-            (vec![(wait(1), 0, 1), (NEVER, 9, 1), (wait(5), 0, 1)], "r1"),
-            (vec![(UNKNOWN, 0, 1), (wait(1), 0, 1)], "r1"),
-            (vec![(wait(1), 0, 1), (wait(1), 0, 1)], "r0"),
-        ] {
-            assert_eq!(decide(&rows).tightest().unwrap().rule, tightest, "{rows:?}");
-        }
-        assert!(decide(&[]).tightest().is_none());
-    }
-
-    #[test]
-    fn answers_429_if_any_refusing_rule_is_not_overload() {
-        assert_eq!(decide(&[(PASS, 1, 1), (wait(1), 0, 1)]).status(), 503);
-        assert_eq!(decide(&[(wait(1), 0, 1), (wait(1), 0, 1)]).status(), 429);
-        assert_eq!(decide(&[(PASS, 1, 1), (wait(1), 0, 1), (wait(1), 0, 1)]).status(), 429);
-        assert_eq!(decide(&[(PASS, 1, 1)]).status(), 200);
-    }
-
-    #[test]
-    fn waits_for_the_longest_and_never_wins() {
-        assert_eq!(decide(&[(wait(1), 0, 1), (wait(5), 0, 1)]).retry_after_secs(), Some(5));
-        assert_eq!(decide(&[(wait(9), 0, 1), (NEVER, 0, 1)]).retry_after_secs(), None);
-        assert_eq!(decide(&[(wait(9), 0, 1), (NEVER, 0, 1)]).wait(), Some(Wait::Never));
-        assert_eq!(decide(&[(UNKNOWN, 0, 1)]).retry_after_secs(), Some(1));
-        assert_eq!(decide(&[(UNKNOWN, 0, 1)]).retry_after(), None);
-        assert_eq!(decide(&[(UNKNOWN, 0, 1), (wait(9), 0, 1)]).retry_after_secs(), Some(9));
-        assert_eq!(decide(&[(PASS, 1, 1)]).retry_after_secs(), None);
-    }
-}
+mod tests;

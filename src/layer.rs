@@ -140,7 +140,11 @@ impl<Req, R: HttpAnswers> RateLimitLayer<Req, R> {
     /// Returns the names of the header fields a browser's scripts have to be allowed to read, for
     /// `tower_http::cors::CorsLayer::expose_headers`. Put the CORS layer **outside** this one.
     pub fn expose_headers(&self) -> Vec<http::HeaderName> {
-        self.responder.header_names()
+        let mut names = self.responder.header_names();
+        if self.limiter.warns() {
+            names.push(crate::response::WARNING);
+        }
+        names
     }
 
     /// Adds up to `percent` percent to `Retry-After` at random, so that clients refused together do not come back

@@ -6,6 +6,7 @@
 //! [algorithms]: crate::guide::algorithms
 //! [layers]: crate::guide::layers
 //! [headers]: crate::guide::headers
+//! [trying limits]: crate::guide::trying_limits
 //! [proxies]: crate::guide::proxies
 //! [gRPC]: crate::guide::grpc
 //! [Redis]: crate::guide::redis
@@ -51,7 +52,7 @@ pub mod when;
 
 pub use body::{BodyFor, ResponseBody};
 pub use charge::FailurePolicy;
-pub use decision::Decision;
+pub use decision::{Decision, Mode};
 pub use error::{ConfigError, Error, ErrorKind, StoreError, Unsupported};
 pub use future::ResponseFuture;
 pub use key::Key;

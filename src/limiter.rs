@@ -1,5 +1,6 @@
 mod builder;
 mod core;
+mod tried;
 
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
@@ -8,7 +9,7 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
-use self::core::{Charged, Charges, Core};
+use self::core::{Bound, Charged, Charges, Core};
 use crate::{
     charge::{Take, Verdicts},
     decision::{Decision, Refusal, Ruling},
@@ -199,10 +200,18 @@ impl<Req> Limiter<Req> {
             return Err(Error::new(ErrorKind::UnknownRule));
         };
         let key = if rule.is_keyed() { key.id(inner.core.store.secret()) } else { KeyId::NONE };
-        match inner.core.store.reset(&bound.slot, key) {
-            Reply::Ready(result) => Ok(result?),
-            Reply::Pending(reply) => Ok(reply.await?),
+        let reset = async |bound: &Bound| match inner.core.store.reset(&bound.slot, key) {
+            Reply::Ready(result) => result,
+            Reply::Pending(reply) => reply.await,
+        };
+        reset(bound).await?;
+        // What is tried in its place has seen the same.
+        for (info, bound) in inner.core.info.iter().zip(&inner.core.bound) {
+            if info.live == Some(at) {
+                reset(bound).await?;
+            }
         }
+        Ok(())
     }
 
     /// Returns the clock.
@@ -220,7 +229,7 @@ impl<Req> Limiter<Req> {
     pub(crate) fn judge(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
         let (rules, core) = (&self.inner.rules, &self.inner.core);
         let (mut charges, mut all_usable) = (Charges::new(), true);
-        for ((at, (rule, reported)), bound) in rules.iter().enumerate().zip(&core.bound) {
+        for ((at, (rule, reported)), bound) in rules.enforcing().iter().enumerate().zip(&core.bound) {
             match rule.applies(request, &core.secret, reported) {
                 Applies::No => {}
                 Applies::Yes { key, limit, cost, usable } => {
@@ -237,6 +246,9 @@ impl<Req> Limiter<Req> {
                 }
             }
         }
+        if rules.tries() {
+            self.inner.ask_tried(request, intent, decision, &mut charges);
+        }
         if !all_usable {
             charges.iter_mut().for_each(|charge| charge.take = Take::Never);
         }
@@ -250,19 +262,17 @@ impl<Req> Limiter<Req> {
         let charged = charges.iter().map(Charged::from);
         match reply {
             Reply::Ready(Ok(())) => Judging::Ready(core.settle(now, &verdicts, charged, intent, decision)),
-            Reply::Ready(Err(error)) => Judging::Ready(Err(core.unanswered(decision.asked(), error))),
+            Reply::Ready(Err(error)) => Judging::Ready(core.failed(now, error, decision)),
             Reply::Pending(reply) => {
                 let charged: Vec<_> = charged.collect();
                 let (core, mut decision) = (Arc::clone(core), std::mem::replace(decision, core.undecided()));
                 decision.name(&core.info);
                 Judging::Pending(Box::pin(async move {
-                    match reply.await {
-                        Ok(verdicts) => {
-                            let receipt = core.settle(now, &verdicts, charged.into_iter(), intent, &mut decision)?;
-                            Ok(Judgement { decision, receipt })
-                        }
-                        Err(error) => Err(core.unanswered(decision.asked(), error)),
-                    }
+                    let receipt = match reply.await {
+                        Ok(verdicts) => core.settle(now, &verdicts, charged.into_iter(), intent, &mut decision)?,
+                        Err(error) => core.failed(now, error, &mut decision)?,
+                    };
+                    Ok(Judgement { decision, receipt })
                 }))
             }
         }
@@ -283,7 +293,7 @@ impl<Req> Limiter<Req> {
     /// As [`report`](Self::report), of a decision of which nobody else wants the rules' names but for `names_rules`.
     #[inline]
     pub(crate) fn name_and_report(&self, request: &Req, decision: &mut Decision, names_rules: bool) {
-        let is_told = !decision.is_allowed() || self.inner.on_decision.is_some();
+        let is_told = !decision.is_allowed() || self.inner.on_decision.is_some() || self.inner.rules.tries();
         if names_rules || is_told {
             decision.name(&self.inner.core.info);
         }
@@ -296,6 +306,9 @@ impl<Req> Limiter<Req> {
     pub(crate) fn report(&self, request: &Req, decision: &Decision) {
         if !decision.is_allowed() {
             observe::refused(decision.violated(), decision.status().as_u16());
+        }
+        if self.inner.rules.tries() {
+            self.inner.report_tried(decision);
         }
         if let Some(hook) = &self.inner.on_decision {
             hook(request, decision);

@@ -97,6 +97,16 @@ pub(crate) fn refused(rules: impl Iterator<Item = impl AsRef<str>>, status: u16)
     let _ = (rules, status);
 }
 
+/// A request passes that a rule would have refused which does not enforce.
+pub(crate) fn would_refuse(rule: &str) {
+    debug(rule, "would refuse");
+}
+
+/// A request is refused that would have passed under the limit that is tried.
+pub(crate) fn would_pass(rule: &str) {
+    debug(rule, "would pass");
+}
+
 /// Whether a limiter's store answers, so that only changes are reported. Relaxed is enough: it publishes nothing but
 /// itself.
 #[derive(Debug, Default)]
@@ -196,6 +206,13 @@ fn warn_of_setup(message: &'static str) {
     tracing::warn!(target: "tollgate", "{message}");
     #[cfg(not(feature = "tracing"))]
     let _ = message;
+}
+
+fn debug(rule: &str, message: &'static str) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(target: "tollgate", rule, "{message}");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rule, message);
 }
 
 fn warn(rule: &str, message: &'static str) {

@@ -12,7 +12,7 @@ use tollgate::store::{RedisStore, RedisStoreBuilder};
 #[cfg(feature = "testing")]
 use tollgate::testing::conformance::{Clause, Conformance, Violation, Violations};
 use tollgate::{
-    ConfigError, Decision, Error, ErrorKind, Key, Limit, Limiter, LimiterBuilder, MissingKey, ParseLimitError,
+    ConfigError, Decision, Error, ErrorKind, Key, Limit, Limiter, LimiterBuilder, MissingKey, Mode, ParseLimitError,
     RateLimit, RateLimitLayer, ResponseBody, ResponseFuture, Rule, StoreError, Unsupported,
     bucket::{
         Algorithm, Ask, CustomBucket, CustomState, FixedWindow, FixedWindowState, GivenBack, LeakyBucket, Mark,
@@ -20,7 +20,7 @@ use tollgate::{
         TokenBucket, Used,
     },
     charge::{Charge, FailurePolicy, Judged, RuleSpec, Share, Slot, Take, Taken, Verdicts},
-    decision::{Outcome, Refusal, RuleVerdict, Source, Verdict, Wait},
+    decision::{Difference, Differences, Outcome, Refusal, RuleVerdict, ShadowVerdict, Source, Verdict, Wait},
     key::{KeyId, ParseNetError, Secret, TrustedProxies},
     response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Told, Writer},
     store::{
@@ -102,6 +102,10 @@ table! {
     // Answers.
     Decision: Send Sync Unpin Clone Debug;
     RuleVerdict<'static>: Send Sync Unpin Clone Copy Debug;
+    ShadowVerdict<'static>: Send Sync Unpin Clone Copy Debug;
+    Difference: Send Sync Unpin Clone Copy Debug;
+    Differences: Send Sync Unpin Clone Copy Debug;
+    Mode: Send Sync Unpin Clone Copy Debug;
     Verdict: Send Sync Unpin Clone Copy Debug;
     Outcome: Send Sync Unpin Clone Copy Debug;
     Source: Send Sync Unpin Clone Copy Debug;

@@ -67,6 +67,11 @@ impl Ruling {
         }
     }
 
+    /// A rule that refuses because its key is not there, which nobody is asked about.
+    pub(crate) fn without_key(rule: usize) -> Self {
+        Self { kind: Kind::RefuseUnknown, source: Source::Unasked, ..Self::asked(rule, 0, None, false) }
+    }
+
     /// Takes the rule's answer.
     #[inline]
     pub(crate) fn answer(&mut self, verdict: &Verdict) {
@@ -205,7 +210,8 @@ mod tests {
             Outcome::Refuse(Wait::Never),
         ];
         let made_with = Limit::per_second(5);
-        let info = RuleInfo { name: "one".into(), overload: false, limit: made_with };
+        let info =
+            RuleInfo { name: "one".into(), overload: false, limit: made_with, mode: crate::Mode::Enforce, live: None };
         for (outcome, source) in outcomes.into_iter().flat_map(|outcome| {
             [Source::Store, Source::Remembered, Source::Unasked, Source::Fallback, Source::Policy].map(|s| (outcome, s))
         }) {

@@ -32,3 +32,6 @@ pub mod redis {}
 
 #[doc = include_str!("testing.md")]
 pub mod testing {}
+
+#[doc = include_str!("trying_limits.md")]
+pub mod trying_limits {}

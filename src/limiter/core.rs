@@ -136,8 +136,7 @@ impl Core {
         decision: &mut Decision,
     ) -> Result<Option<Box<Receipt>>, Box<Unanswered>> {
         if !decision.answer(&self.info, verdicts.iter().map(|judged| &judged.verdict)) {
-            let error = StoreError::new("the store left charges unanswered");
-            return Err(self.unanswered(decision.asked(), error));
+            return self.failed(now, StoreError::new("the store left charges unanswered"), decision);
         }
         if verdicts.iter().len() > 0 {
             self.store_state.answered();
@@ -146,7 +145,24 @@ impl Core {
         if !intent.wants_receipt(decision) {
             return Ok(None);
         }
-        Ok(Some(Box::new(self.receipt(self.taken(decision.asked(), verdicts, charged)))))
+        Ok(Some(Box::new(self.receipt(self.taken(decision, verdicts, charged)))))
+    }
+
+    /// Writes what can be said where the store failed: nothing, unless only rules had asked that do not enforce.
+    #[cold]
+    pub(super) fn failed(
+        &self,
+        now: Nanos,
+        error: StoreError,
+        decision: &mut Decision,
+    ) -> Result<Option<Box<Receipt>>, Box<Unanswered>> {
+        if !decision.asked().is_empty() {
+            return Err(self.unanswered(decision.asked(), error));
+        }
+        self.store_state.failed(&error);
+        decision.unanswered_tried();
+        decision.decided_at(now);
+        Ok(None)
     }
 
     /// What the rules that applied say of a store that failed.
@@ -158,11 +174,11 @@ impl Core {
 
     fn taken(
         &self,
-        asked: &[Ruling],
+        decision: &Decision,
         verdicts: &Verdicts,
         charged: impl Iterator<Item = Charged>,
     ) -> SmallVec<[(usize, Taken); 2]> {
-        let usable = asked.iter().filter(|asked| asked.is_usable());
+        let usable = decision.asked().iter().chain(decision.tried()).filter(|asked| asked.is_usable());
         let taken =
             usable.zip(charged).zip(verdicts.iter()).enumerate().filter_map(|(at, ((asked, charged), judged))| {
                 let bound = self.bound.get(asked.rule())?;

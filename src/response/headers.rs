@@ -151,7 +151,7 @@ impl Headers {
                 write_x(headers, numbers, false);
                 append_lists(headers, lists);
             }
-            Fields::None | Fields::Custom(_) | Fields::Exposed(_) => {}
+            Fields::None | Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_) => {}
         }
     }
 }
@@ -284,7 +284,7 @@ const BETWEEN: &str = ", ";
 const WINDOW: &str = ";t=";
 
 /// Returns what `write` writes, unless that is nothing.
-fn list(write: impl FnOnce(&mut BytesMut)) -> Option<HeaderValue> {
+pub(super) fn list(write: impl FnOnce(&mut BytesMut)) -> Option<HeaderValue> {
     HeaderValue::from_maybe_shared::<Bytes>(written(write)).ok().filter(|value| !value.is_empty())
 }
 
@@ -306,7 +306,7 @@ fn item(list: &mut BytesMut, name: &str, remaining: u64, window: Option<u64>) {
 }
 
 /// Begins a list item named `name`, which is a token and needs no escaping.
-fn begin_item(list: &mut BytesMut, name: &str) {
+pub(super) fn begin_item(list: &mut BytesMut, name: &str) {
     if !list.is_empty() {
         list.put_slice(BETWEEN.as_bytes());
     }
@@ -315,7 +315,7 @@ fn begin_item(list: &mut BytesMut, name: &str) {
     list.put_u8(b'"');
 }
 
-fn parameter(list: &mut BytesMut, name: &[u8], value: u64) {
+pub(super) fn parameter(list: &mut BytesMut, name: &[u8], value: u64) {
     list.put_slice(name);
     put_number(list, value.min(MAX_INTEGER));
 }

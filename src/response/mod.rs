@@ -12,6 +12,7 @@ mod grpc;
 mod headers;
 mod problem;
 mod told;
+mod warning;
 
 use std::{
     fmt,
@@ -32,6 +33,7 @@ use headers::Policies;
 pub use headers::{Headers, Writer};
 use told::Fields;
 pub use told::Told;
+pub(crate) use warning::WARNING;
 
 /// What passing responses are turned into.
 pub trait Answer<Res> {
@@ -87,6 +89,10 @@ impl Http {
         let fields = match self.on_refusals_only {
             true => Fields::None,
             false => self.headers.told(decision, &self.policies),
+        };
+        let fields = match warning::of(decision) {
+            Some(warning) => Fields::Warned(Box::new((fields, warning))),
+            None => fields,
         };
         Told(match self.exposes_decision {
             true => Fields::Exposed(Box::new((fields, decision.clone()))),

@@ -1,7 +1,7 @@
 use http::{HeaderValue, Response};
 
 use super::{
-    Writer,
+    WARNING, Writer,
     headers::{append_lists, is_refusal, only_until, retry_after, write_x},
 };
 use crate::decision::Decision;
@@ -20,6 +20,8 @@ pub(super) enum Fields {
     Ietf(Lists),
     Both(Box<(Numbers, Lists)>),
     Custom(Box<(Writer, Decision)>),
+    /// These, and the rules that would have refused.
+    Warned(Box<(Fields, HeaderValue)>),
     /// These, and the decision itself in the extensions.
     Exposed(Box<(Fields, Decision)>),
 }
@@ -66,6 +68,11 @@ impl Fields {
             Self::Custom(custom) => {
                 let (writer, decision) = *custom;
                 writer.write(&decision, response.headers_mut());
+            }
+            Self::Warned(warned) => {
+                let (fields, warning) = *warned;
+                fields.write(response);
+                response.headers_mut().append(WARNING, warning);
             }
             Self::Exposed(exposed) => {
                 let (fields, decision) = *exposed;

@@ -5,14 +5,19 @@ use http::StatusCode;
 use crate::{
     bucket::{Algorithm, Bucket},
     charge::{FailurePolicy, RuleSpec},
+    decision::Mode,
     key::{Found, Key, KeyId, Secret},
     limit::Limit,
     observe::{self, Once},
     time::Nanos,
 };
 
+mod mode;
 mod set;
+#[cfg(tollgate_shadowed)]
+mod shadowed;
 
+use mode::Beside;
 pub(crate) use set::Rules;
 
 /// A question about a request.
@@ -53,6 +58,8 @@ pub struct Rule<Req> {
     wait_up_to: Option<Duration>,
     overload: bool,
     on_store_failure: Option<FailurePolicy>,
+    mode: Mode,
+    beside: Option<Beside>,
 }
 
 enum Cost<Req> {
@@ -105,12 +112,17 @@ impl<Req> Rule<Req> {
             wait_up_to: None,
             overload: false,
             on_store_failure: None,
+            mode: Mode::Enforce,
+            beside: None,
         }
     }
 
     /// Sets how the rule counts; [`TokenBucket`](crate::bucket::TokenBucket) unless set.
     pub fn algorithm(mut self, algorithm: impl Bucket) -> Self {
         self.algorithm = algorithm.into_algorithm();
+        if let Some(beside) = &mut self.beside {
+            beside.has_algorithm = true;
+        }
         self
     }
 
@@ -224,13 +236,19 @@ impl<Req> Rule<Req> {
             Ok(None) => return Applies::No,
             Err((status, reason)) => return Applies::Refused { status, reason },
         };
-        let limit = self.limit_for.as_ref().map(|limit_for| limit_for(request)).filter(|limit| *limit != self.limit);
-        let usable = limit.is_none_or(|limit| self.can_run(&limit, reported));
+        let (limit, usable) = self.other_limit(request, reported);
         let cost = match &self.cost {
             Cost::Fixed(cost) => *cost,
             Cost::Of(cost) => cost(request),
         };
         Applies::Yes { key, limit, cost, usable }
+    }
+
+    /// The limit for this request where that is another one than its own, and whether the rule can run it.
+    #[inline]
+    pub(crate) fn other_limit(&self, request: &Req, reported: &Reported) -> (Option<Limit>, bool) {
+        let limit = self.limit_for.as_ref().map(|limit_for| limit_for(request)).filter(|limit| *limit != self.limit);
+        (limit, limit.is_none_or(|limit| self.can_run(&limit, reported)))
     }
 
     /// Whether it can run another limit than its own.
@@ -336,6 +354,8 @@ impl<Req> Clone for Rule<Req> {
             wait_up_to: self.wait_up_to,
             overload: self.overload,
             on_store_failure: self.on_store_failure,
+            mode: self.mode,
+            beside: self.beside.clone(),
         }
     }
 }
@@ -348,6 +368,7 @@ impl<Req> fmt::Debug for Rule<Req> {
             .field("algorithm", &self.algorithm.name())
             .field("keyed", &self.key.is_some())
             .field("overload", &self.overload)
+            .field("mode", &self.mode)
             .finish_non_exhaustive()
     }
 }

@@ -1,20 +1,37 @@
 use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 use super::{Cost, MissingKey, Reported, Rule};
-use crate::{bucket::Algorithm, decision::RuleInfo, error::ConfigError, limit::Limit, time::Nanos};
+use crate::{
+    bucket::Algorithm,
+    decision::{Mode, RuleInfo, Tally},
+    error::ConfigError,
+    limit::Limit,
+    time::Nanos,
+};
 
 /// The immutable set of rules in force, checked.
 pub(crate) struct Rules<Req> {
+    /// Those that enforce first.
     rules: Vec<(Rule<Req>, Reported)>,
+    enforcing: usize,
+    /// How often each that does not enforce differs.
+    tallies: Vec<Tally>,
     info: Arc<[RuleInfo]>,
 }
 
 impl<Req> Rules<Req> {
     /// Puts rules together, or says what is wrong with the first that cannot work.
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule<Req>>) -> Result<Self, ConfigError> {
-        let rules: Vec<_> = rules.into_iter().map(|rule| (rule, Reported::default())).collect();
+        let mut rules: Vec<_> = rules.into_iter().collect();
+        #[cfg(tollgate_shadowed)]
+        rules.extend(super::shadowed::beside(&rules));
+        let enforcing: Vec<_> = rules.iter().filter(|rule| rule.mode == Mode::Enforce).cloned().collect();
+        for rule in &mut rules {
+            let live = rule.live().and_then(|live| enforcing.iter().find(|rule| rule.name() == live));
+            rule.take_over(live)?;
+        }
         let mut names = HashSet::new();
-        for (rule, _) in &rules {
+        for rule in &rules {
             check(rule)?;
             if !names.insert(rule.name()) {
                 return Err(ConfigError::new(
@@ -24,15 +41,48 @@ impl<Req> Rules<Req> {
                 ));
             }
         }
+        // Their order among each other stays.
+        rules.sort_by_key(|rule| rule.mode != Mode::Enforce);
+        let position = |name: &str| rules.iter().position(|rule| rule.name() == name);
+        let tallies = (enforcing.len()..rules.len()).map(|_| Tally::default()).collect();
         let info = rules
             .iter()
-            .map(|(rule, _)| RuleInfo { name: rule.name.clone(), overload: rule.is_overload(), limit: rule.limit })
+            .map(|rule| RuleInfo {
+                name: rule.name.clone(),
+                overload: rule.is_overload(),
+                limit: rule.limit,
+                mode: rule.mode,
+                live: rule.live().and_then(position),
+            })
             .collect();
-        Ok(Self { rules, info })
+        let rules = rules.into_iter().map(|rule| (rule, Reported::default())).collect();
+        Ok(Self { rules, enforcing: enforcing.len(), tallies, info })
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &(Rule<Req>, Reported)> {
         self.rules.iter()
+    }
+
+    /// Those that enforce.
+    #[inline]
+    pub(crate) fn enforcing(&self) -> &[(Rule<Req>, Reported)] {
+        self.rules.get(..self.enforcing).unwrap_or(&self.rules)
+    }
+
+    /// Those that do not, with their numbers.
+    pub(crate) fn tried(&self) -> impl Iterator<Item = (usize, &(Rule<Req>, Reported))> {
+        self.rules.iter().enumerate().skip(self.enforcing)
+    }
+
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn tries(&self) -> bool {
+        !self.tallies.is_empty()
+    }
+
+    /// How often the rule of this number differs, if it does not enforce.
+    pub(crate) fn tally(&self, at: usize) -> Option<&Tally> {
+        self.tallies.get(at.checked_sub(self.enforcing)?)
     }
 
     pub(crate) fn get(&self, at: usize) -> Option<&Rule<Req>> {
@@ -168,6 +218,10 @@ mod tests {
         Rule::new(name, Limit::per_second(1), |id: &u64| Some(Key::from(*id)))
     }
 
+    fn tried(live: &'static str) -> Rule<u64> {
+        Rule::shadow_of(live, Limit::per_second(1))
+    }
+
     fn falls_back(share: Share) -> Rule<u64> {
         named("a").on_store_failure(FailurePolicy::Fallback(share))
     }
@@ -196,6 +250,21 @@ mod tests {
                 "not the fixed window",
             ),
             (vec![named("a"), named("b"), named("a")], "name", "two rules have this name"),
+            (vec![named("a"), named("a").shadow()], "name", "two rules have this name"),
+            (vec![tried("a")], "shadow_of", "no rule named \"a\" enforces"),
+            (vec![named("a").warn(), tried("a")], "shadow_of", "Rule::new(..).shadow()"),
+            (vec![named("a"), tried("a"), tried("a.shadow")], "shadow_of", "no rule named \"a.shadow\""),
+            (vec![named("a"), tried("a"), tried("a")], "name", "two rules have this name"),
+            (vec![named("a"), tried("a").mode(Mode::Enforce)], "mode", "change the other rule's limit"),
+            (vec![named("a"), tried("a").fixed_cost(2)], "cost", "that of the rule \"a\""),
+            (vec![named("a"), tried("a").when(|_| true)], "when", "say it there"),
+            (vec![named("a"), tried("a").on_missing_key(MissingKey::Skip)], "on_missing_key", "say it there"),
+            (vec![named("a"), tried("a").wait_up_to(Duration::MAX)], "wait_up_to", "say it there"),
+            (vec![named("a"), tried("a").on_store_failure(FailurePolicy::Allow)], "on_store_failure", "say it there"),
+            (vec![named("a"), tried("a").algorithm(LeakyBucket)], "burst", "say it with .burst"),
+            (vec![named("a").algorithm(LeakyBucket), tried("a")], "burst", "say it with .burst"),
+            (vec![rule(second.burst(5)).fixed_cost(5), tried("r")], "cost", "5 is above the capacity of 1"),
+            (vec![named("a"), tried("a").named("A")], "name", "begin with a-z"),
             (vec![named("")], "name", "begin with a-z"),
             (vec![named("User")], "name", "begin with a-z"),
             (vec![named("1st")], "name", "begin with a-z"),
@@ -219,6 +288,8 @@ mod tests {
             vec![rule(Limit::per_second(65_536)).algorithm(SlidingWindowLog)],
             vec![rule(Limit::per_second(1).burst(3)).algorithm(LeakyBucket)],
             vec![rule(Limit::per_second(1).burst(3)).fixed_cost(3).wait_up_to(Duration::MAX)],
+            vec![tried("a").algorithm(FixedWindow), named("a").wait_up_to(Duration::MAX), tried("a").named("b").warn()],
+            vec![named("a").shadow(), Rule::global("b", Limit::per_second(1)).warn()],
         ] {
             let _ = Rules::new(rules).unwrap_or_else(|error| panic!("{error}"));
         }

@@ -70,11 +70,17 @@ impl Receipt {
     /// Sets what the request cost under the rule `name`; the others stay. Returns whether it was charged by that rule.
     pub fn settle_rule(&mut self, name: &str, cost: u64) -> bool {
         let now = self.clock.now();
-        let rules = &self.rules;
-        let taken = self.taken.iter_mut().find(|(rule, _)| rules.get(*rule).is_some_and(|rule| rule.name == name));
-        let Some((_, taken)) = taken else { return false };
-        self.store.adjust(now, taken, cost);
-        true
+        let Some(named) = self.rules.iter().position(|rule| rule.name == name) else { return false };
+        let mut was_charged = false;
+        for (rule, taken) in &mut self.taken {
+            // What is tried in its place costs the same.
+            let in_its_place = self.rules.get(*rule).is_some_and(|rule| rule.live == Some(named));
+            if *rule == named || in_its_place {
+                self.store.adjust(now, taken, cost);
+                was_charged |= *rule == named;
+            }
+        }
+        was_charged
     }
 
     fn adjust_all(&mut self, cost: u64) {

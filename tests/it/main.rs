@@ -18,6 +18,7 @@ mod grpc;
 mod guarded;
 mod http;
 mod memory;
+mod modes;
 mod oracle;
 mod promise;
 mod quickstart;
