@@ -69,7 +69,7 @@ fn usual(reply: &[u8], asked: &[Asked], taken: bool, by_clock: bool) -> Result<A
     for (value, asked) in reply.chunks(VALUE).zip(asked) {
         let mut value = Reader(value);
         let (life, seen, x, y) = (whole(value.next()?), value.next()?, whole(value.next()?), whole(value.next()?));
-        let (judged_at, Asked { numbers, limit, ask }) = (instant(seen), asked);
+        let (judged_at, Asked { numbers, limit, ask, .. }) = (instant(seen), asked);
         let before = Schedule::using(limit, judged_at, x.saturating_sub(numbers.amount(ask.cost)), numbers.a);
         let verdict = match numbers.kind {
             Kind::LeakyBucket => told(LeakyBucket, before, asked, judged_at, taken),
@@ -90,7 +90,7 @@ fn judged(reply: &mut Reader<'_>, asked: &Asked, now: Nanos) -> Result<Judged, S
     let (flags, judged_at, life) = (whole(reply.next()?), instant(reply.next()?), whole(reply.next()?));
     let (x, y) = (reply.next()?, reply.next()?);
     let (passes, taken) = (flags & 1 == 1, flags & 2 == 2);
-    let Asked { numbers, limit, ask } = asked;
+    let Asked { numbers, limit, ask, .. } = asked;
     let used = whole(x);
     let verdict = match numbers.kind {
         Kind::TokenBucket => {

@@ -88,9 +88,9 @@ impl RedisStoreBuilder {
         }
         let runtime = Handle::try_current()
             .map_err(|error| StoreError::caused_by("the store's tasks need a tokio runtime; build it in one", error))?;
-        let source = Source::new(&self.client?, self.connect_timeout)
-            .map_err(|error| StoreError::caused_by("this is no address of a Redis server", error))?;
         let settings = Settings { deadline: self.deadline, longer: self.longer, lives: Arc::new(Lives::random()) };
+        let source = Source::new(&self.client?, settings.clone(), self.connect_timeout)
+            .map_err(|error| StoreError::caused_by("this is no address of a Redis server", error))?;
         let link = Arc::new(Link::new());
         let (giving_back, changes) = GivingBack::new();
         // Ends by itself when the store is gone and all is given back.

@@ -3,18 +3,15 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use ::redis::{Cmd, RedisError, RedisResult, Value, aio::MultiplexedConnection};
-use tokio::{
-    sync::{Notify, watch},
-    task::AbortHandle,
-};
+use tokio::sync::{Notify, watch};
 
-use super::script::{Script, by_text};
+use super::ticket::{Queue, Ticket};
 use crate::{
     error::StoreError,
     observe,
@@ -49,10 +46,8 @@ struct Current {
 /// A connection that worked when it was last heard of.
 pub(super) struct Live {
     connection: MultiplexedConnection,
-    /// The task that writes questions and reads answers; where it is ours, it ends with the connection.
-    driver: Option<AbortHandle>,
-    /// How many questions are on their way.
-    asking: Arc<AtomicUsize>,
+    /// What its task sends next.
+    queue: Arc<Queue>,
     /// How many questions in a row found no answer in time. Relaxed: a count, and nothing else hangs on it.
     failures: AtomicU32,
 }
@@ -126,9 +121,9 @@ impl Link {
         }
     }
 
-    pub(super) fn publish(&self, live: Live) {
+    pub(super) fn publish(&self, live: Arc<Live>) {
         let mut current = self.current();
-        current.live = Some(Arc::new(live));
+        current.live = Some(live);
         let recovered = current.why_not.take().is_some();
         drop(current);
         self.up.send_replace(true);
@@ -190,13 +185,13 @@ impl Link {
 }
 
 impl Live {
-    /// Runs a script by its digest, as `call` says, or by its text where the server does not know it.
-    pub(super) async fn run(&self, link: &Link, script: &Script, call: &Cmd) -> Result<Vec<u8>, StoreError> {
-        match self.send(call).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => self.heard(link, self.send(&by_text(call, script)).await),
-            reply => self.heard(link, reply),
-        }
-        .and_then(bytes)
+    pub(super) fn new(connection: MultiplexedConnection, queue: Arc<Queue>) -> Self {
+        Self { connection, queue, failures: AtomicU32::new(0) }
+    }
+
+    /// Asks, together with whoever else asks at the moment.
+    pub(super) fn ask(&self, ticket: &Arc<Ticket>) {
+        self.queue.push(ticket);
     }
 
     /// Runs one command.
@@ -209,16 +204,7 @@ impl Live {
         self.send(command).await
     }
 
-    pub(super) fn new(
-        connection: MultiplexedConnection,
-        driver: Option<AbortHandle>,
-        asking: Arc<AtomicUsize>,
-    ) -> Self {
-        Self { connection, driver, asking, failures: AtomicU32::new(0) }
-    }
-
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let _one = Asking::new(&self.asking);
         self.connection.clone().send_packed_command(command).await?.extract_error()
     }
 
@@ -238,8 +224,7 @@ impl Live {
             }
             Err(error) => error,
         };
-        let moved = matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"));
-        if moved || error.code().is_none() || error.is_unrecoverable_error() {
+        if is_of_the_server(&error) || error.code().is_none() || error.is_unrecoverable_error() {
             link.give_up(self, error.clone());
         }
         let what = if error.code().is_some() { "Redis refused the command" } else { "Redis gave no answer" };
@@ -257,32 +242,20 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        if let Some(driver) = &self.driver {
-            driver.abort();
-        }
+        self.queue.close();
     }
 }
 
-/// One question on its way. Relaxed: the count only says whether waiting for others is worth it.
-struct Asking<'a>(&'a AtomicUsize);
-
-impl<'a> Asking<'a> {
-    fn new(asking: &'a AtomicUsize) -> Self {
-        asking.fetch_add(1, Ordering::Relaxed);
-        Self(asking)
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Whether an error says that no question to this server has an answer for now.
+pub(super) fn is_of_the_server(error: &RedisError) -> bool {
+    matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"))
 }
 
 /// A script's reply.
 pub(super) fn bytes(reply: Value) -> Result<Vec<u8>, StoreError> {
     match reply {
         Value::BulkString(bytes) => Ok(bytes),
+        Value::ServerError(error) => Err(StoreError::caused_by("Redis refused the command", RedisError::from(error))),
         _ => Err(StoreError::new("Redis sent a reply of another kind")),
     }
 }

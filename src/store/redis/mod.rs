@@ -25,6 +25,7 @@ use crate::{
 
 mod alarm;
 mod answer;
+mod batch;
 mod builder;
 mod connection;
 mod giving_back;
@@ -34,6 +35,8 @@ mod probe;
 mod question;
 mod script;
 mod source;
+mod talk;
+mod ticket;
 
 use alarm::Alarm;
 pub use builder::RedisStoreBuilder;
@@ -41,7 +44,7 @@ use connection::Link;
 use giving_back::{Back, Change, GivingBack};
 use numbers::{Kind, Numbers};
 use question::{Asked, Deciding, Question};
-use script::{DECIDE, Part};
+use script::{Doubles, Part};
 
 /// Buckets on a Redis or Valkey server, so that many processes share one limit; clones share the connection.
 ///
@@ -194,10 +197,8 @@ impl Inner {
 
     fn question(&self, now: Nanos, charges: &[Charge<'_>]) -> Result<Question, StoreError> {
         let settings = &self.settings;
-        let late = self.link.server_time_in(settings.deadline);
-        let mut args = script::begin(charges.len(), late, settings.now(now), settings.lives.next(), settings.longer());
-        let mut command = script::call(&DECIDE, charges.len());
-        let (mut name, mut asked) = (Vec::new(), SmallVec::new());
+        let late = AtomicU64::new(self.link.server_time_in(settings.deadline));
+        let (mut names, mut asked, mut told) = (Vec::new(), SmallVec::new(), Doubles::default());
         let mut seen: SmallVec<[&Place; 3]> = SmallVec::new();
         for charge in charges {
             let place = charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))?;
@@ -207,15 +208,12 @@ impl Inner {
             }
             seen.push(place);
             let numbers = place.numbers(&charge.limit)?;
-            script::push_charge(&mut args, &numbers, charge);
-            name.clear();
-            names::write(&mut name, &place.prefix, charge.key, &self.secret, self.in_plain);
-            command.arg(name.as_slice());
+            script::push_charge(&mut told, &numbers, charge);
+            names::write(&mut names, &place.prefix, charge.key, &self.secret, self.in_plain);
             let ask = Ask::new(charge.cost).keep(charge.keep).max_delay(charge.max_delay);
-            asked.push(Asked { numbers, limit: charge.limit, ask });
+            asked.push(Asked { numbers, limit: charge.limit, ask, name_ends: names.len() });
         }
-        command.arg(args.as_bytes());
-        Ok(Question { command, asked, now })
+        Ok(Question { names, asked, charges: told, late, judged: settings.now(now), now })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The two scripts, and what they are told.
+//! The scripts, and what they are told.
 
 use std::sync::LazyLock;
 
@@ -24,11 +24,25 @@ impl Script {
 }
 
 pub(super) static DECIDE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("usual.lua"), "\n", include_str!("common.lua"), "\n", include_str!("decide.lua")))
+    Script::new(concat!(
+        include_str!("usual.lua"),
+        "\n",
+        include_str!("common.lua"),
+        "\n",
+        include_str!("decide.lua"),
+        "\nreturn decide(KEYS, ARGV[1], server)\n"
+    ))
+});
+
+pub(super) static BATCH: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("common.lua"), "\n", include_str!("decide.lua"), "\n", include_str!("batch.lua")))
 });
 
 pub(super) static ADJUST: LazyLock<Script> =
     LazyLock::new(|| Script::new(concat!(include_str!("common.lua"), "\n", include_str!("adjust.lua"))));
+
+/// How many bytes a rule's part of a decision has.
+pub(super) const CHARGE: usize = 6 * 8;
 
 /// As much room as no bucket ever uses.
 const ALL_ROOM: u64 = 1 << 53;
@@ -38,6 +52,14 @@ const ALL_ROOM: u64 = 1 << 53;
 pub(super) struct Doubles(SmallVec<[u8; 176]>);
 
 impl Doubles {
+    pub(super) fn with_room_for(numbers: usize) -> Self {
+        Self(SmallVec::with_capacity(8 * numbers))
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
     pub(super) fn push(&mut self, number: f64) {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
@@ -53,7 +75,7 @@ impl Doubles {
 
 /// What is said at the beginning of a decision that may charge nothing any more when the server's clock shows `late`.
 pub(super) fn begin(rules: usize, late: u64, now: Option<u64>, life: u64, longer: u64) -> Doubles {
-    let mut args = Doubles(SmallVec::with_capacity(8 * (4 + 6 * rules)));
+    let mut args = Doubles::with_room_for(4 + 6 * rules);
     args.push_whole(late);
     args.push(now.map_or(-1.0, double));
     args.push_whole(life);
@@ -69,12 +91,6 @@ pub(super) fn call(script: &Script, keys: usize) -> Cmd {
     command
 }
 
-/// Returns the names of keys in a call.
-pub(super) fn names(call: &Cmd) -> impl Iterator<Item = &[u8]> {
-    let names = call.args_iter().len().saturating_sub(4);
-    call.args_iter().skip(3).take(names).map(simple)
-}
-
 /// Returns a call by the script's text instead of its digest.
 pub(super) fn by_text(call: &Cmd, script: &Script) -> Cmd {
     let mut whole = Cmd::new();
@@ -83,18 +99,6 @@ pub(super) fn by_text(call: &Cmd, script: &Script) -> Cmd {
         whole.arg(simple(arg));
     }
     whole
-}
-
-/// Returns a decision's call with another time after which it may charge nothing.
-pub(super) fn with_late(call: &Cmd, late: u64) -> Cmd {
-    let (last, mut again) = (call.args_iter().len().saturating_sub(1), Cmd::new());
-    for (at, arg) in call.args_iter().map(simple).enumerate() {
-        match arg.split_at_checked(8).filter(|_| at == last) {
-            Some((_, rest)) => again.arg([&double(late).to_le_bytes(), rest].concat()),
-            None => again.arg(arg),
-        };
-    }
-    again
 }
 
 fn simple(arg: Arg<&[u8]>) -> &[u8] {
@@ -164,7 +168,7 @@ pub(super) struct Adjustment<'a> {
 impl Adjustment<'_> {
     pub(super) fn args(&self) -> Doubles {
         let numbers = &self.numbers;
-        let mut args = Doubles(SmallVec::with_capacity(8 * (10 + 5 * self.parts.len())));
+        let mut args = Doubles::with_room_for(10 + 5 * self.parts.len());
         args.push(self.now.map_or(-1.0, double));
         args.push_whole(self.life);
         args.push_whole(self.longer);

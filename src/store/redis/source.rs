@@ -2,12 +2,7 @@
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::Poll,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -28,11 +23,14 @@ use tokio::{
 };
 
 use super::{
+    Settings,
     answer::{self, Answer},
     connection::{Link, Live, bytes},
     script::{DECIDE, begin, by_text, call},
+    talk::Talk,
+    ticket::Queue,
 };
-use crate::time::{Clock, Nanos};
+use crate::time::{BoxFuture, Clock, Nanos};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -42,27 +40,28 @@ const SOON: Nanos = Nanos::SECOND;
 /// Where connections come from.
 pub(super) struct Source {
     client: Client,
-    settings: AsyncConnectionConfig,
+    config: AsyncConnectionConfig,
+    settings: Settings,
     timeout: Duration,
 }
 
 impl Source {
     /// Opens `client`'s connections, with the socket set up for small questions that cannot wait.
-    pub(super) fn new(client: &Client, timeout: Duration) -> RedisResult<Self> {
+    pub(super) fn new(client: &Client, settings: Settings, timeout: Duration) -> RedisResult<Self> {
         let alive = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
         let socket = TcpSettings::default().set_nodelay(true).set_keepalive(alive.with_retries(3));
         #[cfg(target_os = "linux")]
         let socket = socket.set_user_timeout(Duration::from_secs(2));
         let client = Client::open(client.get_connection_info().clone().set_tcp_settings(socket))?;
-        let settings = AsyncConnectionConfig::new()
+        let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1024);
-        Ok(Self { client, settings, timeout })
+        Ok(Self { client, config, settings, timeout })
     }
 
     /// Opens a connection. Sockets without TLS are ours, since then the task that writes to them is ours too.
-    async fn open(&self) -> RedisResult<Live> {
+    async fn open(&self, link: &Arc<Link>) -> RedisResult<Arc<Live>> {
         let info = self.client.get_connection_info();
         match info.addr() {
             ConnectionAddr::Tcp(host, port) => {
@@ -74,28 +73,43 @@ impl Source {
                 }
                 #[cfg(target_os = "linux")]
                 socket.set_tcp_user_timeout(options.user_timeout())?;
-                self.over(stream).await
+                self.over(stream, link).await
             }
             #[cfg(unix)]
-            ConnectionAddr::Unix(path) => self.over(UnixStream::connect(path).await?).await,
+            ConnectionAddr::Unix(path) => self.over(UnixStream::connect(path).await?, link).await,
             _ => {
-                let connection = self.client.get_multiplexed_async_connection_with_config(&self.settings).await?;
-                Ok(Live::new(connection, None, Arc::default()))
+                let connection = self.client.get_multiplexed_async_connection_with_config(&self.config).await?;
+                Ok(self.live(connection, None, link))
             }
         }
     }
 
-    async fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(&self, stream: S) -> RedisResult<Live> {
+    async fn over<S>(&self, stream: S, link: &Arc<Link>) -> RedisResult<Arc<Live>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let info = self.client.get_connection_info().redis_settings();
-        let (connection, driver) = MultiplexedConnection::new_with_config(info, stream, self.settings.clone()).await?;
-        let asking = Arc::new(AtomicUsize::new(0));
-        let driver = tokio::spawn(unhurried(driver, Arc::clone(&asking))).abort_handle();
-        Ok(Live::new(connection, Some(driver), asking))
+        let (connection, driver) = MultiplexedConnection::new_with_config(info, stream, self.config.clone()).await?;
+        Ok(self.live(connection, Some(Box::pin(driver)), link))
+    }
+
+    fn live(
+        &self,
+        connection: MultiplexedConnection,
+        driver: Option<BoxFuture<'static, ()>>,
+        link: &Arc<Link>,
+    ) -> Arc<Live> {
+        let (queue, settings) = (Arc::new(Queue::default()), self.settings.clone());
+        Arc::new_cyclic(|live| {
+            let (asks, link) = (Arc::clone(&queue), Arc::downgrade(link));
+            tokio::spawn(Talk::new(connection.clone(), driver, asks, settings, Weak::clone(live), link));
+            Live::new(connection, queue)
+        })
     }
 
     /// Connects, and makes sure that the server is a master and runs the script.
-    async fn connect(&self, link: &Link) -> RedisResult<Live> {
-        let live = self.open().await?;
+    async fn connect(&self, link: &Arc<Link>) -> RedisResult<Arc<Live>> {
+        let live = self.open(link).await?;
         match live.send(&cmd("ROLE")).await {
             Ok(Value::Array(role)) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {}
             // Who may not ask finds out by the first charge.
@@ -144,22 +158,4 @@ fn some_of(pause: Duration) -> Duration {
     // The standard library seeds each `RandomState` anew.
     let random = RandomState::new().build_hasher().finish();
     pause / 2 + pause.saturating_mul(u32::try_from(random % 41).unwrap_or(0)) / 100
-}
-
-/// Runs a connection's task so that many questions leave in one write: where several are on their way, it lets whatever else
-/// is ready run first, and ask. The runtime would run it right behind each task that asks, and it would write each question
-/// by itself.
-async fn unhurried(driver: impl Future<Output = ()>, asking: Arc<AtomicUsize>) {
-    let (mut driver, mut waited) = (pin!(driver), false);
-    std::future::poll_fn(|context| {
-        if !waited && asking.load(Ordering::Relaxed) > 1 {
-            waited = true;
-            // To the end of the queue.
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        waited = false;
-        driver.as_mut().poll(context)
-    })
-    .await;
 }

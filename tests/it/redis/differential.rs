@@ -138,11 +138,20 @@ impl<'a> Pair<'a> {
         match random.below(10) {
             0 | 1 => self.adjust(random),
             2 if random.one_in(8) => self.reset(random),
-            _ => self.decide(random),
+            3 | 4 => {
+                let together = 2 + random.below(5);
+                let asked: Vec<_> = (0..together).map(|_| self.request(random)).collect();
+                self.decide(random, &asked);
+            }
+            _ => {
+                let asked = self.request(random);
+                self.decide(random, &[asked]);
+            }
         }
     }
 
-    fn decide(&mut self, random: &mut Random) {
+    /// One request of several rules.
+    fn request(&self, random: &mut Random) -> Vec<Part> {
         let mut asked: Vec<Part> = Vec::new();
         for _ in 0..1 + random.below(4) {
             let rule = random.below(self.rules.len() as u64) as usize;
@@ -175,27 +184,45 @@ impl<'a> Pair<'a> {
             let in_place_of = random.one_in(4).then(|| random.below(4) as usize);
             asked.push((rule, key, limit, cost, keep, max_delay, votes, take, in_place_of));
         }
-        let charges = |slot: fn(&Rule) -> &Slot| -> Vec<Charge<'_>> {
-            asked
-                .iter()
-                .map(|(rule, key, limit, cost, keep, max_delay, votes, take, in_place_of)| {
-                    let mut charge = Charge::new(slot(&self.rules[*rule]), *key, *limit, *cost);
-                    (charge.keep, charge.max_delay, charge.votes, charge.take) = (*keep, *max_delay, *votes, *take);
-                    charge.in_place_of = *in_place_of;
-                    charge
-                })
-                .collect()
-        };
+        asked
+    }
+
+    fn charges<'c>(&'c self, asked: &[Part], slot: fn(&Rule) -> &Slot) -> Vec<Charge<'c>> {
+        asked
+            .iter()
+            .map(|(rule, key, limit, cost, keep, max_delay, votes, take, in_place_of)| {
+                let mut charge = Charge::new(slot(&self.rules[*rule]), *key, *limit, *cost);
+                (charge.keep, charge.max_delay, charge.votes, charge.take) = (*keep, *max_delay, *votes, *take);
+                charge.in_place_of = *in_place_of;
+                charge
+            })
+            .collect()
+    }
+
+    /// Asks the server for all requests together, and the memory store for one after the other.
+    fn decide(&mut self, random: &mut Random, requests: &[Vec<Part>]) {
+        let replies = requests.iter().map(|asked| {
+            match self.redis.decide(self.now(), &self.charges(asked, |rule| &rule.redis), &mut Verdicts::new()) {
+                Reply::Pending(reply) => reply,
+                Reply::Ready(other) => panic!("{other:?} without asking the server"),
+            }
+        });
+        let replies = self.runtime.block_on(futures_util::future::join_all(replies));
+        for (asked, redis) in requests.iter().zip(replies) {
+            let redis = redis.unwrap_or_else(|error| panic!("{error}: {:?}", std::error::Error::source(&error)));
+            self.compare(asked, &redis);
+        }
+        while self.charged.len() > 60 {
+            self.charged.remove(random.below(30) as usize);
+        }
+    }
+
+    fn compare(&mut self, asked: &[Part], redis: &Verdicts) {
         let mut memory = Verdicts::new();
-        let Reply::Ready(Ok(())) = self.memory.decide(self.now(), &charges(|rule| &rule.memory), &mut memory) else {
+        let charges = self.charges(asked, |rule| &rule.memory);
+        let Reply::Ready(Ok(())) = self.memory.decide(self.now(), &charges, &mut memory) else {
             panic!("the memory store answers at once");
         };
-        let reply = self.redis.decide(self.now(), &charges(|rule| &rule.redis), &mut Verdicts::new());
-        let redis = match reply {
-            Reply::Pending(reply) => self.runtime.block_on(reply),
-            Reply::Ready(other) => other.map(|()| Verdicts::new()),
-        };
-        let redis = redis.unwrap_or_else(|error| panic!("{error}: {:?}", std::error::Error::source(&error)));
         assert_eq!(redis.iter().len(), asked.len());
         for (asked, (one, other)) in asked.iter().zip(memory.iter().zip(redis.iter())) {
             let at = (self.operations, self.rules[asked.0].name, asked);
@@ -218,9 +245,6 @@ impl<'a> Pair<'a> {
             {
                 self.charged.push(Charged { rule: *rule, memory, redis, disturbed: self.disturbed[*rule] });
             }
-        }
-        if self.charged.len() > 60 {
-            self.charged.remove(random.below(30) as usize);
         }
     }
 

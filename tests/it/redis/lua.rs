@@ -95,11 +95,20 @@ impl Machine {
                 Ok(match call(&mut calls.borrow_mut(), &command) {
                     Reply::Nothing => Value::Boolean(false),
                     Reply::Bytes(bytes) => Value::String(lua.create_string(bytes)?),
+                    Reply::List(list) => {
+                        let values = list.into_iter().map(|bytes| match bytes {
+                            Some(bytes) => lua.create_string(bytes).map(Value::String),
+                            None => Ok(Value::Boolean(false)),
+                        });
+                        Value::Table(lua.create_sequence_from(values.collect::<mlua::Result<Vec<_>>>()?)?)
+                    }
                     Reply::Two(one, other) => Value::Table(lua.create_sequence_from([one, other])?),
                 })
             })
             .unwrap();
         let redis = lua.create_table().unwrap();
+        // An error ends a script here, as `redis.call` has it; what a test makes fail, it makes fail on a real server.
+        redis.set("pcall", call.clone()).unwrap();
         redis.set("call", call).unwrap();
         lua.globals().set("redis", redis).unwrap();
         lua.globals().set("struct", packing(&lua)).unwrap();
@@ -153,11 +162,30 @@ impl Machine {
         };
         self.lua.globals().set("KEYS", list(&arguments[1..=keys])).unwrap();
         self.lua.globals().set("ARGV", list(&arguments[keys + 1..])).unwrap();
-        match self.lua.load(script).eval::<mlua::String>() {
-            Ok(reply) => bulk(&reply.as_bytes()),
-            Err(error) => format!("-ERR {}\r\n", error.to_string().replace(['\r', '\n'], " ")).into_bytes(),
+        match self.lua.load(script).eval::<Value>() {
+            Ok(reply) => written(&reply),
+            Err(error) => refusal(&error.to_string()),
         }
     }
+}
+
+/// A script's reply as Redis sends it.
+fn written(reply: &Value) -> Vec<u8> {
+    match reply {
+        Value::String(text) => bulk(&text.as_bytes()),
+        Value::Table(table) => match table.get::<Option<String>>("err").unwrap() {
+            Some(error) => refusal(&error),
+            None => {
+                let parts: Vec<_> = table.sequence_values::<Value>().map(|part| written(&part.unwrap())).collect();
+                [format!("*{}\r\n", parts.len()).into_bytes(), parts.concat()].concat()
+            }
+        },
+        other => panic!("{other:?} is no reply of these scripts"),
+    }
+}
+
+fn refusal(error: &str) -> Vec<u8> {
+    format!("-ERR {}\r\n", error.replace(['\r', '\n'], " ")).into_bytes()
 }
 
 fn bulk(bytes: &[u8]) -> Vec<u8> {
@@ -167,6 +195,7 @@ fn bulk(bytes: &[u8]) -> Vec<u8> {
 enum Reply {
     Nothing,
     Bytes(Vec<u8>),
+    List(Vec<Option<Vec<u8>>>),
     Two(String, String),
 }
 
@@ -179,6 +208,7 @@ fn call(keys: &mut HashMap<Vec<u8>, (Vec<u8>, i64)>, command: &[Vec<u8>]) -> Rep
             Reply::Two(now.as_secs().to_string(), now.subsec_micros().to_string())
         }
         b"GET" => keys.get(&command[1]).map_or(Reply::Nothing, |(value, _)| Reply::Bytes(value.clone())),
+        b"MGET" => Reply::List(command[1..].iter().map(|key| keys.get(key).map(|(value, _)| value.clone())).collect()),
         b"SET" => {
             assert_eq!(command[3], b"PX");
             assert!(number(4) > 0, "redis refuses to let a key live for {} ms", number(4));

@@ -11,6 +11,7 @@ mod lua;
 mod proxy;
 mod server;
 mod stack;
+mod together;
 
 use std::time::Duration;
 
