@@ -20,7 +20,8 @@ struct Request {
 
 /// Asks from 64 tasks until the limit must be used up, and returns how many passed in each round.
 async fn hammer(url: &str, processes: u64) -> Vec<u64> {
-    let store = RedisStore::builder(url, secret()).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let patient = Duration::from_secs(20);
+    let store = RedisStore::builder(url, secret()).deadline(patient).connect_timeout(patient).connect().await.unwrap();
     let first = Rule::new("first", Limit::per_day(LIMIT), |request: &Request| Some(Key::from(request.round)));
     let never = Rule::new("never", Limit::per_day(1), |request: &Request| Some(Key::from(request.round)))
         .algorithm(FixedWindow)

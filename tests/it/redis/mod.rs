@@ -27,7 +27,8 @@ fn secret() -> Secret {
 
 /// A store whose time is the limiter's: keys outlive any test, since the server's clock does not stop.
 fn by_the_clock(url: &str) -> RedisStoreBuilder {
-    RedisStore::builder(url, secret()).time_from_clock(LONGER).deadline(Duration::from_secs(5))
+    let patient = Duration::from_secs(5);
+    RedisStore::builder(url, secret()).time_from_clock(LONGER).deadline(patient).connect_timeout(patient)
 }
 
 const LONGER: Duration = Duration::from_secs(3_600);
