@@ -22,6 +22,8 @@ use crate::{
 pub struct RuleSpec {
     /// The rule's name. Rules of equal name on one store share their counts.
     pub name: Cow<'static, str>,
+    /// The name it had before, from which its counts go on.
+    pub was: Option<Cow<'static, str>>,
     /// How it counts.
     pub algorithm: Algorithm,
     /// Its limit; a charge may carry another one.
@@ -62,7 +64,14 @@ impl RuleSpec {
     /// # Ok::<(), tollgate::Unsupported>(())
     /// ```
     pub fn new(name: impl Into<Cow<'static, str>>, algorithm: Algorithm, limit: Limit) -> Self {
-        Self { name: name.into(), algorithm, limit, keyed: true, on_store_failure: None }
+        Self { name: name.into(), was: None, algorithm, limit, keyed: true, on_store_failure: None }
+    }
+
+    /// Sets the name it had before.
+    #[must_use]
+    pub fn was(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.was = Some(name.into());
+        self
     }
 
     /// Sets that the rule has one count for all: its charges have [`KeyId::NONE`].

@@ -37,6 +37,11 @@ impl Algorithm {
         matches!(self, Self::LeakyBucket)
     }
 
+    /// Returns whether what was used under this strategy is used under `other` too, where a rule changes to it.
+    pub(crate) fn carries_over_to(&self, _other: &Self) -> bool {
+        true
+    }
+
     /// Returns what keeps the strategy from running `limit`, with the way out.
     pub(crate) fn check(&self, limit: &Limit) -> Result<(), &'static str> {
         match self {

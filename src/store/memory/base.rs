@@ -5,20 +5,20 @@ use std::{
     hash::BuildHasher,
     sync::{
         OnceLock,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use super::{
-    Bound, Overflow,
-    evict::Count,
-    overflow::{Shared, lock_shared},
-    table::{Entry, Settled},
+    Overflow,
+    line::{Kin, Line, Make},
+    overflow::{Shared, lock_one, lock_shared},
+    table::{Entry, Inherited, Settled, UsedAt},
 };
 use crate::{
     bucket::{Ask, Bucket, GivenBack},
-    charge::{Charge, Judged, RuleSpec, Take, Taken},
-    key::{KeyHash, KeyId},
+    charge::{Charge, Judged, Take, Taken},
+    key::KeyId,
     limit::Limit,
     observe::{self, Counter, Once},
     time::Nanos,
@@ -27,20 +27,38 @@ use crate::{
 /// A rule's strategy, how many keys it has and may have, and the buckets of keys without a place.
 pub(super) struct Base<B: Bucket> {
     pub(super) bucket: B,
-    pub(super) hash: KeyHash,
-    pub(super) count: Count,
+    pub(super) kin: Kin,
+    pub(super) line: Line,
     /// Which part of the table is asked for room next. Relaxed: any order will do.
     pub(super) hand: AtomicUsize,
     name: Cow<'static, str>,
     pub(super) overflow: Overflow,
     /// Buckets shared by keys that have no place; made when the first such key comes.
     pub(super) shared: OnceLock<Box<[Shared<B::State>]>>,
-    /// The lives begun by resets and set clocks. Relaxed is enough: it is raised under the lock of the bucket that goes,
-    /// which whoever makes its successor takes after.
-    era: AtomicU32,
+    /// The time at which the tables before were found empty: any bucket there may have been dropped as fresh then. Relaxed
+    /// would do for a thread that comes late; it is raised before the tables go.
+    emptied: AtomicU64,
+    /// How many parts of the table in a row were found empty, once a newer one is in charge. Relaxed: only one thread at a
+    /// time is likely to look, and a count too low means looking again.
+    empty_parts: AtomicUsize,
     reported_full: Once,
     /// Decisions on keys that had no place.
     pub(super) overflowed: Counter,
+}
+
+/// What is known of a key that has no bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// A time at which its bucket may have been dropped as fresh.
+    pub(super) dropped: Nanos,
+    /// How much it has used by another algorithm.
+    pub(super) used: Option<UsedAt>,
+}
+
+impl From<Inherited> for Known {
+    fn from(Inherited { dropped, used, .. }: Inherited) -> Self {
+        Self { dropped, used }
+    }
 }
 
 /// When a bucket is judged, and how much later than the request's own time that is.
@@ -60,42 +78,51 @@ pub(super) fn was_set_back(seen: Nanos, now: Nanos) -> bool {
 }
 
 impl<B: Bucket> Base<B> {
-    pub(super) fn new(bucket: B, spec: &RuleSpec, bound: Bound) -> Self {
+    pub(super) fn new(bucket: B, Make { spec, bound, kin, line }: Make<'_>) -> Self {
         Self {
             bucket,
-            hash: KeyHash::random(),
-            count: Count::up_to(bound.max_keys),
+            kin,
+            line,
             hand: AtomicUsize::new(0),
             name: spec.name.clone(),
             overflow: bound.overflow,
             shared: OnceLock::new(),
-            era: AtomicU32::new(0),
+            emptied: AtomicU64::new(0),
+            empty_parts: AtomicUsize::new(0),
             reported_full: Once::default(),
             overflowed: Counter::default(),
         }
     }
 
     pub(super) fn hash(&self, key: KeyId) -> u64 {
-        self.hash.hash_one(key)
+        self.kin.hash.hash_one(key)
     }
 
-    /// The present life of buckets that begin now.
+    /// The time at which any bucket of the tables before may have been dropped.
     #[inline]
-    pub(super) fn era(&self) -> u32 {
-        self.era.load(Ordering::Relaxed)
+    pub(super) fn emptied(&self) -> Nanos {
+        Nanos::new(self.emptied.load(Ordering::Relaxed))
+    }
+
+    /// Whether a new key's first decision is more than its own: it may be known to another table, or shared a bucket.
+    #[inline]
+    pub(super) fn may_know_elsewhere(&self) -> bool {
+        self.line.has_before() || self.line.sends_on(false) || self.shared.get().is_some()
     }
 
     /// What a key without a bucket starts from, and when to judge it: its bucket may have been dropped as fresh at
     /// `dropped`, a time that this thread may not have reached yet.
-    pub(super) fn start(&self, dropped: Nanos, key: KeyId, limit: Limit, now: Nanos) -> (Entry<B::State>, When) {
+    pub(super) fn start(&self, key: KeyId, known: Known, limit: Limit, now: Nanos) -> (Entry<B::State>, When) {
+        let Known { dropped, used } = known;
         let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
-        let mut entry = match shared.as_deref() {
-            Some(Some(shared)) => Entry { era: self.era(), ..shared.clone() },
-            _ => self.fresh(limit, now),
+        let mut entry = match (shared.as_deref(), used) {
+            (Some(Some(shared)), _) => Entry { era: self.kin.era(), ..shared.clone() },
+            (_, Some(used)) => self.using(used, limit),
+            (_, None) => self.fresh(limit, now),
         };
         if was_set_back(dropped, now) {
             // The key's bucket may have been dropped at a time that comes again.
-            entry.era = self.next_era();
+            entry.era = self.kin.next_era();
         }
         let (judged_at, _) = self.bring(&mut entry, &limit, now);
         let judged_at = not_before(dropped, judged_at);
@@ -103,7 +130,64 @@ impl<B: Bucket> Base<B> {
     }
 
     pub(super) fn fresh(&self, limit: Limit, now: Nanos) -> Entry<B::State> {
-        Entry { limit, era: self.era(), state: self.bucket.fresh(&limit, now) }
+        Entry { limit, era: self.kin.era(), state: self.bucket.fresh(&limit, now) }
+    }
+
+    /// A bucket that begins with what was used by another algorithm.
+    pub(super) fn using(&self, (used, at): UsedAt, limit: Limit) -> Entry<B::State> {
+        Entry { limit, era: self.kin.next_era(), state: self.bucket.with_used(&limit, used, at) }
+    }
+
+    /// What the tables before know of a key.
+    pub(super) fn inherit(&self, key: KeyId, dropped: Nanos, now: Nanos, looks: bool) -> Inherited {
+        let dropped = dropped.max(self.emptied());
+        match self.line.before() {
+            Some(before) => {
+                let inherited = before.buckets.hand_over(key, now, looks);
+                Inherited { dropped: inherited.dropped.max(dropped), ..inherited }
+            }
+            None => Inherited { used: None, has_left: false, dropped },
+        }
+    }
+
+    /// What is known here, or in the tables before, of a key that has no bucket here.
+    pub(super) fn hand_over_unknown(&self, key: KeyId, dropped: Nanos, now: Nanos, looks: bool) -> Inherited {
+        let inherited = self.inherit(key, dropped, now, looks);
+        if inherited.has_left {
+            return inherited;
+        }
+        let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
+        let used = shared.as_deref().and_then(|shared| shared.clone()).map(|entry| self.used(entry, now));
+        Inherited { used: used.or(inherited.used), ..inherited }
+    }
+
+    /// How much of a bucket is used.
+    pub(super) fn used(&self, mut entry: Entry<B::State>, now: Nanos) -> UsedAt {
+        let limit = entry.limit;
+        let (judged_at, _) = self.bring(&mut entry, &limit, now);
+        (self.bucket.used(&entry.state, &limit, judged_at), judged_at)
+    }
+
+    /// Notes whether a part of the table is empty, and returns whether all of `parts` are, and nobody shares a bucket.
+    pub(super) fn is_drained(&self, part_is_empty: bool, parts: usize, now: Nanos) -> bool {
+        if !part_is_empty || self.line.has_before() {
+            self.empty_parts.store(0, Ordering::Relaxed);
+            return false;
+        }
+        let fresh = |entry: Entry<B::State>| self.bucket.fresh_at(&entry.state, &entry.limit) <= now;
+        let shared_is_fresh = |shared: &Shared<B::State>| lock_one(shared).clone().is_none_or(fresh);
+        self.empty_parts.fetch_add(1, Ordering::Relaxed) + 1 >= parts
+            && self.shared.get().is_none_or(|shared| shared.iter().all(shared_is_fresh))
+    }
+
+    /// Drops a part of what is fresh in the tables before, and lets go of them when there is nothing left.
+    pub(super) fn drain_before(&self, now: Nanos) {
+        if let Some(before) = self.line.before()
+            && before.buckets.drain(now)
+        {
+            self.emptied.fetch_max(now.get(), Ordering::Relaxed);
+            self.line.let_go();
+        }
     }
 
     /// Looks at a bucket, lets the others be looked at, and takes the charge if it is settled so.
@@ -122,7 +206,7 @@ impl<B: Bucket> Base<B> {
         let settled = next(passing && (passes || !charge.votes));
         let take = charge.cost > 0
             && match (charge.take, settled) {
-                (_, Settled::NoRoom) | (Take::Never, _) => false,
+                (_, Settled::NoRoom | Settled::Elsewhere) | (Take::Never, _) => false,
                 (Take::Always, _) => true,
                 (Take::IfPassed, settled) => settled == Settled::Passed && passes,
             };
@@ -144,14 +228,10 @@ impl<B: Bucket> Base<B> {
         if entry.limit != *limit || self.bucket.seen(&entry.state).saturating_sub(now) >= Nanos::SECOND {
             // Marks from before a changed limit count what was forgiven; those from before the clock was set back are in
             // times that come again.
-            entry.era = self.next_era();
+            entry.era = self.kin.next_era();
         }
         let judged_at = self.bucket.judge_at(&mut entry.state, &mut entry.limit, limit, now);
         (judged_at, judged_at.saturating_sub(now))
-    }
-
-    pub(super) fn next_era(&self) -> u32 {
-        self.era.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
     /// Whether bringing the bucket up to date would leave it as it is.
@@ -192,18 +272,18 @@ impl<B: Bucket> Base<B> {
     }
 
     /// Changes what a taken charge of a key without a bucket stands at.
-    pub(super) fn change_shared(&self, dropped: Nanos, now: Nanos, taken: &mut Taken, standing: u64) {
+    pub(super) fn change_shared(&self, known: Known, now: Nanos, taken: &mut Taken, standing: u64) {
         let mut shared = self.shared_bucket(taken.key);
         if taken.cost > standing
             && let Some(shared) = shared.as_deref_mut()
         {
             // What is charged in addition counts, in the first overflow bucket there is too.
-            let _ = shared.get_or_insert_with(|| self.fresh(taken.limit, now));
+            let _ = shared.get_or_insert_with(|| self.shared_start(known, taken.limit, now));
         }
         if let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) {
             let limit = entry.limit;
             let (judged_at, _) = self.bring(entry, &limit, now);
-            self.change(entry, not_before(dropped, judged_at), taken, standing);
+            self.change(entry, not_before(known.dropped, judged_at), taken, standing);
         }
     }
 

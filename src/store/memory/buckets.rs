@@ -1,4 +1,7 @@
 //! What one shard's lock guards: a dense table, and beside it the few buckets that it cannot say.
+//!
+//! A dense table is under one limit. When the rule is given another one, a new one begins, and each bucket moves into it inside
+//! its first decision under the new limit.
 
 use std::collections::HashMap;
 
@@ -9,8 +12,9 @@ use super::{
     table::Entry,
 };
 use crate::{
-    bucket::{Bucket, Packed},
+    bucket::{Bucket, Packed, Quick},
     key::{KeyHash, KeyId},
+    limit::Limit,
     time::Nanos,
 };
 
@@ -19,7 +23,13 @@ type Wide<B> = HashMap<KeyId, Entry<<B as Bucket>::State>, KeyHash>;
 
 /// What a shard's lock guards.
 pub(super) struct Buckets<B: Packed> {
+    /// The limit of the buckets in `dense`.
+    pub(super) limit: Limit,
+    /// For judging under it by the shortest way, where there is one.
+    pub(super) quick: Option<Quick>,
     pub(super) dense: Dense<B::Words>,
+    /// Dense tables of limits that the rule had before, the latest last.
+    former: Vec<Former<B>>,
     /// Made when the first such bucket comes.
     pub(super) wide: Option<Box<Wide<B>>>,
     /// The latest time that anything was charged or given back here, which stands for each bucket's own.
@@ -28,16 +38,27 @@ pub(super) struct Buckets<B: Packed> {
     pub(super) dropped: Nanos,
 }
 
+struct Former<B: Packed> {
+    limit: Limit,
+    dense: Dense<B::Words>,
+}
+
+/// How many limits that a rule had before have dense tables. What is left of older ones is kept beside them.
+const FORMER: usize = 3;
+
 /// Where a bucket is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Dense(usize),
+    /// In which table of a former limit, and where.
+    Former(usize, usize),
     Wide,
 }
 
 impl<B: Packed> Buckets<B> {
-    pub(super) fn new() -> Self {
-        Self { dense: Dense::new(), wide: None, seen: Nanos::ZERO, dropped: Nanos::ZERO }
+    pub(super) fn new(bucket: &B, limit: Limit) -> Self {
+        let (quick, dense, former) = (bucket.quick(&limit), Dense::new(), Vec::new());
+        Self { limit, quick, dense, former, wide: None, seen: Nanos::ZERO, dropped: Nanos::ZERO }
     }
 
     /// The latest time that anything happened here.
@@ -46,14 +67,86 @@ impl<B: Packed> Buckets<B> {
         self.seen.max(self.dropped)
     }
 
+    /// Whether there is nothing here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.dense.len() == 0 && !self.has_beside()
+    }
+
+    /// Whether there are buckets that are not in the dense table.
+    #[inline]
+    pub(super) fn has_beside(&self) -> bool {
+        self.wide.is_some() || !self.former.is_empty()
+    }
+
     /// A copy of a key's bucket, and where it is.
     #[inline]
     pub(super) fn find(&self, table: &ShardedTable<B>, key: KeyId, hash: u64) -> Option<(Place, Entry<B::State>)> {
         if let Some(at) = self.dense.find(key, hash) {
-            return Some((Place::Dense(at), table.unpack(self.dense.get(at)?, self.seen)));
+            return Some((Place::Dense(at), table.unpack(self.dense.get(at)?, &self.limit, self.seen)));
+        }
+        self.find_beside(table, key, hash)
+    }
+
+    /// As [`find`](Self::find), of a key that is not in the dense table.
+    pub(super) fn find_beside(
+        &self,
+        table: &ShardedTable<B>,
+        key: KeyId,
+        hash: u64,
+    ) -> Option<(Place, Entry<B::State>)> {
+        for (number, former) in self.former.iter().enumerate() {
+            if let Some(at) = former.dense.find(key, hash) {
+                let entry = table.unpack(former.dense.get(at)?, &former.limit, self.seen);
+                return Some((Place::Former(number, at), entry));
+            }
         }
         let entry = self.wide.as_ref()?.get(&key)?;
         Some((Place::Wide, entry.clone()))
+    }
+
+    /// Makes `limit` that of the dense table. No bucket changes.
+    #[cold]
+    pub(super) fn go_under(&mut self, table: &ShardedTable<B>, limit: Limit) {
+        let dense = match self.former.iter().position(|former| former.limit == limit) {
+            Some(number) => self.former.remove(number).dense,
+            None => Dense::new(),
+        };
+        let former = Former { limit: self.limit, dense: std::mem::replace(&mut self.dense, dense) };
+        (self.limit, self.quick) = (limit, table.base.bucket.quick(&limit));
+        self.former.retain(|former| former.dense.len() > 0);
+        if former.dense.len() > 0 {
+            self.former.push(former);
+        }
+        while self.former.len() > FORMER {
+            let Former { limit, dense } = self.former.remove(0);
+            for slot in dense.slots() {
+                let entry = table.unpack(slot, &limit, self.seen);
+                self.widen(table, slot.key(), entry);
+            }
+        }
+    }
+
+    /// Takes a bucket out.
+    pub(super) fn remove(&mut self, table: &ShardedTable<B>, key: KeyId, place: Place) {
+        match place {
+            Place::Dense(at) => self.dense.remove(at, |key| table.base.hash(key)),
+            Place::Former(number, at) => {
+                if let Some(former) = self.former.get_mut(number) {
+                    former.dense.remove(at, |key| table.base.hash(key));
+                    if former.dense.len() == 0 {
+                        self.former.remove(number);
+                    }
+                }
+            }
+            Place::Wide => {
+                if let Some(wide) = &mut self.wide {
+                    wide.remove(&key);
+                }
+                if self.wide.as_ref().is_some_and(|wide| wide.is_empty()) {
+                    self.wide = None;
+                }
+            }
+        }
     }
 
     /// Writes a bucket back to where it was found, or to where it fits now.
@@ -67,14 +160,42 @@ impl<B: Packed> Buckets<B> {
         entry: Entry<B::State>,
     ) {
         self.seen = self.seen.max(table.base.bucket.seen(&entry.state));
-        match (place, table.pack(&entry)) {
+        match (place, self.pack(table, &entry)) {
             (Place::Dense(at), Some(words)) => self.dense.set(at, entry.era, words),
             (Place::Dense(at), None) => {
                 self.dense.remove(at, |key| table.base.hash(key));
                 self.widen(table, key, entry);
             }
+            (Place::Former(number, at), words) => self.write_former(table, key, hash, (number, at), words, entry),
             (Place::Wide, words) => self.write_wide(table, key, hash, words, entry),
         }
+    }
+
+    /// The words of a bucket that fits into the dense table.
+    #[inline]
+    fn pack(&self, table: &ShardedTable<B>, entry: &Entry<B::State>) -> Option<B::Words> {
+        if entry.limit == self.limit { table.base.bucket.pack(&entry.state) } else { None }
+    }
+
+    #[cold]
+    fn write_former(
+        &mut self,
+        table: &ShardedTable<B>,
+        key: KeyId,
+        hash: u64,
+        (number, at): (usize, usize),
+        words: Option<B::Words>,
+        entry: Entry<B::State>,
+    ) {
+        let stays = self.former.get_mut(number).filter(|former| former.limit == entry.limit);
+        if let Some(former) = stays
+            && let Some(words) = table.base.bucket.pack(&entry.state)
+        {
+            former.dense.set(at, entry.era, words);
+            return;
+        }
+        self.remove(table, key, Place::Former(number, at));
+        self.write_wide(table, key, hash, words, entry);
     }
 
     #[cold]
@@ -89,9 +210,7 @@ impl<B: Packed> Buckets<B> {
         let vacancy = words.map(|words| (words, self.dense.vacancy(hash, |_| false)));
         if let Some((words, vacancy @ Vacancy::Empty(_))) = vacancy {
             self.dense.insert(vacancy, Slot::new(key, entry.era, words));
-            if let Some(wide) = &mut self.wide {
-                wide.remove(&key);
-            }
+            self.remove(table, key, Place::Wide);
         } else {
             self.widen(table, key, entry);
         }
@@ -99,7 +218,7 @@ impl<B: Packed> Buckets<B> {
 
     #[cold]
     fn widen(&mut self, table: &ShardedTable<B>, key: KeyId, entry: Entry<B::State>) {
-        let wide = self.wide.get_or_insert_with(|| Box::new(HashMap::with_hasher(table.base.hash.clone())));
+        let wide = self.wide.get_or_insert_with(|| Box::new(HashMap::with_hasher(table.base.kin.hash.clone())));
         wide.insert(key, entry);
     }
 
@@ -117,7 +236,7 @@ impl<B: Packed> Buckets<B> {
         if let Vacancy::Reused(_) = vacancy {
             self.dropped = self.dropped.max(now);
         }
-        match (table.pack(&entry), vacancy) {
+        match (self.pack(table, &entry), vacancy) {
             (Some(words), _) => {
                 if vacancy == Vacancy::None {
                     self.rebuild(table, now);
@@ -135,15 +254,15 @@ impl<B: Packed> Buckets<B> {
 
     /// Drops fresh buckets of the dense table and makes room in it. Returns how many went, and when the next goes.
     pub(super) fn rebuild(&mut self, table: &ShardedTable<B>, now: Nanos) -> (usize, Nanos) {
-        let (seen, mut next) = (self.seen, Nanos::MAX);
+        let (seen, limit, mut next) = (self.seen, self.limit, Nanos::MAX);
         let keep = |slot: &Slot<B::Words>| {
-            let fresh_at = table.fresh_at(slot, seen);
+            let fresh_at = table.fresh_at(slot, &limit, seen);
             next = if fresh_at > now { next.min(fresh_at) } else { next };
             fresh_at > now
         };
         self.dropped = self.dropped.max(now);
         let dropped = self.dense.rebuild(keep, |key| table.base.hash(key));
-        table.base.count.release(dropped);
+        table.base.kin.count.release(dropped);
         (dropped, next)
     }
 
@@ -157,6 +276,17 @@ impl<B: Packed> Buckets<B> {
         if self.dense.len() == 0 {
             self.dense.clear();
         }
+        for Former { limit, dense } in &mut self.former {
+            let keep = |slot: &Slot<B::Words>| {
+                let fresh_at = table.fresh_at(slot, limit, self.seen);
+                next = if fresh_at > now { next.min(fresh_at) } else { next };
+                fresh_at > now
+            };
+            let gone = dense.rebuild(keep, |key| table.base.hash(key));
+            table.base.kin.count.release(gone);
+            dropped += gone;
+        }
+        self.former.retain(|former| former.dense.len() > 0);
         if let Some(wide) = &mut self.wide {
             let before = wide.len();
             wide.retain(|_, entry| {
@@ -164,7 +294,7 @@ impl<B: Packed> Buckets<B> {
                 next = if fresh_at > now { next.min(fresh_at) } else { next };
                 fresh_at > now
             });
-            table.base.count.release(before - wide.len());
+            table.base.kin.count.release(before - wide.len());
             dropped += before - wide.len();
             if wide.is_empty() {
                 self.wide = None;
@@ -179,26 +309,37 @@ impl<B: Packed> Buckets<B> {
     pub(super) fn set_back(&mut self, table: &ShardedTable<B>, now: Nanos) {
         let (seen, bucket) = (self.seen, &table.base.bucket);
         self.dropped = self.dropped.min(now);
-        let era = table.base.next_era();
+        let era = table.base.kin.next_era();
         if !was_set_back(seen, now) {
             return;
         }
         self.seen = now;
         let mut too_wide = Vec::new();
-        for slot in self.dense.slots_mut() {
-            let state = bucket.unpack(slot.words, seen);
-            let state = bucket.with_used(&table.limit, bucket.used(&state, &table.limit, seen), now);
-            slot.era = era;
-            match bucket.pack(&state) {
-                Some(words) => slot.words = words,
-                None => too_wide.push((slot.key(), Entry { limit: table.limit, era, state })),
+        let tables = self.former.iter_mut().map(|former| (former.limit, &mut former.dense));
+        for (limit, dense) in tables.chain([(self.limit, &mut self.dense)]) {
+            for slot in dense.slots_mut() {
+                let state = bucket.unpack(slot.words, seen);
+                let state = bucket.with_used(&limit, bucket.used(&state, &limit, seen), now);
+                slot.era = era;
+                match bucket.pack(&state) {
+                    Some(words) => slot.words = words,
+                    None => too_wide.push((slot.key(), Entry { limit, era, state })),
+                }
             }
         }
         for (key, entry) in too_wide {
-            if let Some(at) = self.dense.find(key, table.base.hash(key)) {
-                self.dense.remove(at, |key| table.base.hash(key));
+            if let Some((place, _)) = self.find(table, key, table.base.hash(key)) {
+                self.remove(table, key, place);
             }
             self.widen(table, key, entry);
         }
+    }
+
+    /// The keys of all buckets here, and the latest time that anything happened to them.
+    pub(super) fn keys(&self, table: &ShardedTable<B>) -> Vec<(KeyId, Nanos)> {
+        let former = self.former.iter().flat_map(|former| former.dense.slots());
+        let dense = former.chain(self.dense.slots()).map(|slot| (slot.key(), self.seen));
+        let wide = self.wide.iter().flat_map(|wide| wide.iter());
+        dense.chain(wide.map(|(key, entry)| (*key, table.base.bucket.seen(&entry.state)))).collect()
     }
 }

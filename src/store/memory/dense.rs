@@ -216,6 +216,10 @@ impl<W: Copy + Default> Dense<W> {
         before - kept
     }
 
+    pub(super) fn slots(&self) -> impl Iterator<Item = &Slot<W>> {
+        self.slots.iter().filter(|slot| !slot.is_empty())
+    }
+
     pub(super) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot<W>> {
         self.slots.iter_mut().filter(|slot| !slot.is_empty())
     }

@@ -12,15 +12,15 @@ use std::sync::{
 use dashmap::{DashMap, Entry as MapEntry};
 
 use super::{
-    Bound,
-    base::{Base, was_set_back},
-    table::{AnyTable, Entry, Settled, Visit, visit_alone},
+    base::{Base, Known, was_set_back},
+    line::{Kin, Line, Make},
+    table::{Alone, AnyTable, Entry, Inherited, Settled, Visit, visit_alone},
 };
 use crate::{
     bucket::Bucket,
-    charge::{Charge, Judged, RuleSpec, Take, Taken, Verdicts},
-    decision::{Outcome, Verdict},
+    charge::{Charge, Take, Taken, Verdicts},
     key::{KeyHash, KeyId},
+    limit::Limit,
     time::Nanos,
 };
 
@@ -39,6 +39,8 @@ const FEWEST_KEYS: usize = 64;
 /// The buckets of one rule.
 pub(super) struct MapTable<B: Bucket> {
     base: Base<B>,
+    /// The limit of buckets that nobody asked for yet since they came here.
+    limit: Limit,
     maps: Box<[OnceLock<SmallMap<B::State>>]>,
 }
 
@@ -82,10 +84,11 @@ impl<S: Clone> SmallMap<S> {
 }
 
 impl<B: Bucket> MapTable<B> {
-    pub(super) fn new(bucket: B, spec: &RuleSpec, bound: Bound) -> Self {
+    pub(super) fn new(bucket: B, make: Make<'_>) -> Self {
         // A small table has fewer maps, so that whoever looks for room looks through much of it.
-        let maps = if spec.keyed { (bound.max_keys / FEWEST_KEYS).clamp(1, MAPS) } else { 1 };
-        Self { base: Base::new(bucket, spec, bound), maps: (0..maps).map(|_| OnceLock::new()).collect() }
+        let maps = if make.spec.keyed { (make.bound.max_keys / FEWEST_KEYS).clamp(1, MAPS) } else { 1 };
+        let limit = make.spec.limit;
+        Self { base: Base::new(bucket, make), limit, maps: (0..maps).map(|_| OnceLock::new()).collect() }
     }
 
     fn map_of(&self, key: KeyId) -> &SmallMap<B::State> {
@@ -93,7 +96,7 @@ impl<B: Bucket> MapTable<B> {
         let at = (self.base.hash(key) >> 40) % self.maps.len().max(1) as u64;
         let at = usize::try_from(at).unwrap_or(0);
         #[allow(clippy::indexing_slicing, reason = "`at` is below the length, which is not zero")]
-        self.maps[at].get_or_init(|| SmallMap::new(self.base.hash.clone()))
+        self.maps[at].get_or_init(|| SmallMap::new(self.base.kin.hash.clone()))
     }
 
     fn sweep_if_grown(&self, map: &SmallMap<B::State>, now: Nanos) {
@@ -109,7 +112,7 @@ impl<B: Bucket> MapTable<B> {
             self.sweep_map(map, now, false);
         }
         for _ in 0..LOOKS_FOR_ROOM {
-            if self.base.count.has_room() {
+            if self.base.kin.count.has_room() {
                 return;
             }
             let at = self.base.hand.fetch_add(1, Ordering::Relaxed) % self.maps.len().max(1);
@@ -124,7 +127,7 @@ impl<B: Bucket> MapTable<B> {
     pub(super) fn sweep_map(&self, map: &SmallMap<B::State>, now: Nanos, shrink: bool) -> usize {
         if was_set_back(map.swept(), now) {
             // Begins again, or no late thread would be noticed until the old time has come.
-            let _ = self.base.next_era();
+            let _ = self.base.kin.next_era();
             map.swept.store(now.get(), Ordering::Relaxed);
         }
         map.swept.fetch_max(now.get(), Ordering::Relaxed);
@@ -135,7 +138,7 @@ impl<B: Bucket> MapTable<B> {
             let fresh_at = self.base.bucket.fresh_at(&entry.state, &entry.limit);
             if fresh_at <= now {
                 dropped += 1;
-                self.base.count.release(1);
+                self.base.kin.count.release(1);
                 return false;
             }
             kept += 1;
@@ -182,15 +185,29 @@ impl<B: Bucket> AnyTable for MapTable<B> {
             }
             MapEntry::Vacant(vacant) => vacant,
         };
-        let only_looks = charge.take == Take::Never || charge.cost == 0;
-        let room = if only_looks { None } else { self.base.count.reserve() };
+        let looks = charge.take == Take::Never;
+        if self.base.line.sends_on(looks) {
+            return Visit::to_no_end(Settled::Elsewhere);
+        }
+        let inherited = self.base.inherit(charge.key, map.swept(), now, looks);
+        if let Some(used) = inherited.used.filter(|_| inherited.has_left) {
+            let mut held = vacant.insert_entry(self.base.using(used, charge.limit));
+            let entry = held.get_mut();
+            let when = self.base.bring(entry, &charge.limit, now);
+            let visit = self.base.settle(entry, when, charge, passing, next);
+            map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+            return Visit { untidy: true, ..Visit::of(visit) };
+        }
+        let known = Known::from(inherited);
+        let only_looks = looks || charge.cost == 0;
+        let room = if only_looks { None } else { self.base.kin.count.reserve() };
         if room.is_none() && !only_looks {
             if !final_try {
-                return Visit::of((Settled::NoRoom, Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None)));
+                return Visit::to_no_end(Settled::NoRoom);
             }
-            return Visit::of(self.base.visit_untracked(map.swept(), now, charge, passing, next));
+            return Visit::of(self.base.visit_untracked(known, now, charge, passing, next));
         }
-        let (mut entry, when) = self.base.start(map.swept(), charge.key, charge.limit, now);
+        let (mut entry, when) = self.base.start(charge.key, known, charge.limit, now);
         let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
         let inserted = judged.mark.is_some();
         if let (true, Some(room)) = (inserted, room) {
@@ -201,48 +218,113 @@ impl<B: Bucket> AnyTable for MapTable<B> {
         Visit { settled, judged, untidy: inserted }
     }
 
-    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Alone {
         visit_alone(self, now, charge, verdicts)
     }
 
-    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
-        let standing = std::mem::replace(&mut taken.cost, cost);
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) -> bool {
+        let standing = taken.cost;
         if standing == cost {
-            return;
+            return true;
         }
         let map = self.map_of(taken.key);
-        match map.entry(taken.key) {
+        let change = |entry: &mut Entry<B::State>, taken: &mut Taken| {
+            let limit = entry.limit;
+            let (judged_at, _) = self.base.bring(entry, &limit, now);
+            self.base.change(entry, judged_at, taken, standing);
+            map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+        };
+        let vacant = match map.entry(taken.key) {
             MapEntry::Occupied(mut held) => {
-                let entry = held.get_mut();
-                let limit = entry.limit;
-                let (judged_at, _) = self.base.bring(entry, &limit, now);
-                self.base.change(entry, judged_at, taken, standing);
-                map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+                taken.cost = cost;
+                change(held.get_mut(), taken);
+                return true;
             }
-            // What was charged to a bucket that is fresh by now is back already; what is charged in addition counts.
-            MapEntry::Vacant(vacant) => match self.base.count.reserve().filter(|_| cost > standing) {
-                Some(room) => {
-                    let (mut entry, (judged_at, _)) = self.base.start(map.swept(), taken.key, taken.limit, now);
-                    self.base.change(&mut entry, judged_at, taken, standing);
-                    map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
-                    vacant.insert(entry);
-                    room.keep();
-                }
-                None => self.base.change_shared(map.swept(), now, taken, standing),
-            },
+            MapEntry::Vacant(_) if self.base.line.sends_on(false) => return false,
+            MapEntry::Vacant(vacant) => vacant,
+        };
+        taken.cost = cost;
+        let inherited = self.base.inherit(taken.key, map.swept(), now, false);
+        if let Some(used) = inherited.used.filter(|_| inherited.has_left) {
+            change(vacant.insert_entry(self.base.using(used, taken.limit)).get_mut(), taken);
+            return true;
         }
+        let known = Known::from(inherited);
+        // What was charged to a bucket that is fresh by now is back already; what is charged in addition counts.
+        match self.base.kin.count.reserve().filter(|_| cost > standing) {
+            Some(room) => {
+                let (mut entry, (judged_at, _)) = self.base.start(taken.key, known, taken.limit, now);
+                self.base.change(&mut entry, judged_at, taken, standing);
+                map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+                vacant.insert(entry);
+                room.keep();
+            }
+            None => self.base.change_shared(known, now, taken, standing),
+        }
+        true
     }
 
     fn forget(&self, key: KeyId) {
-        if let MapEntry::Occupied(held) = self.map_of(key).entry(key) {
-            let _ = self.base.next_era();
-            held.remove();
-            self.base.count.release(1);
+        let entry = self.map_of(key).entry(key);
+        // Under the same lock, or a decision could bring it here meanwhile.
+        if let Some(before) = self.base.line.before() {
+            before.buckets.forget(key);
         }
+        if let MapEntry::Occupied(held) = entry {
+            let _ = self.base.kin.next_era();
+            held.remove();
+            self.base.kin.count.release(1);
+        }
+    }
+
+    fn hand_over(&self, key: KeyId, now: Nanos, looks: bool) -> Inherited {
+        let map = self.map_of(key);
+        let dropped = map.swept();
+        match map.entry(key) {
+            MapEntry::Occupied(held) => {
+                let used = Some(self.base.used(held.get().clone(), now));
+                if !looks {
+                    held.remove();
+                }
+                Inherited { used, has_left: !looks, dropped }
+            }
+            MapEntry::Vacant(_) => self.base.hand_over_unknown(key, dropped, now, looks),
+        }
+    }
+
+    fn pull(&self, key: KeyId, now: Nanos) {
+        let map = self.map_of(key);
+        if let MapEntry::Vacant(vacant) = map.entry(key) {
+            let inherited = self.base.inherit(key, map.swept(), now, false);
+            if let Some(used) = inherited.used.filter(|_| inherited.has_left) {
+                let entry = self.base.using(used, self.limit);
+                map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
+                vacant.insert(entry);
+            }
+        }
+    }
+
+    fn each_key(&self, f: &mut dyn FnMut(KeyId, Nanos)) {
+        for map in self.maps.iter().filter_map(OnceLock::get) {
+            let seen = |entry: &Entry<B::State>| self.base.bucket.seen(&entry.state);
+            let keys: Vec<_> = map.map.iter().map(|entry| (*entry.key(), seen(entry.value()))).collect();
+            for (key, seen) in keys {
+                f(key, seen);
+            }
+        }
+    }
+
+    fn line(&self) -> &Line {
+        &self.base.line
+    }
+
+    fn kin(&self) -> &Kin {
+        &self.base.kin
     }
 
     fn tidy(&self, key: KeyId, now: Nanos) {
         self.sweep_if_grown(self.map_of(key), now);
+        self.base.drain_before(now);
     }
 
     fn make_room(&self, key: KeyId, now: Nanos) {
@@ -255,11 +337,19 @@ impl<B: Bucket> AnyTable for MapTable<B> {
 
     fn sweep(&self, now: Nanos) -> usize {
         // The few shared buckets stay: a thread that comes late has to find them.
-        self.maps.iter().filter_map(OnceLock::get).map(|map| self.sweep_map(map, now, true)).sum()
+        let dropped = self.maps.iter().filter_map(OnceLock::get).map(|map| self.sweep_map(map, now, true)).sum();
+        self.base.drain_before(now);
+        dropped
     }
 
-    fn len(&self) -> usize {
-        self.base.count.get()
+    fn drain(&self, now: Nanos) -> bool {
+        self.base.drain_before(now);
+        let at = self.base.hand.fetch_add(1, Ordering::Relaxed) % self.maps.len().max(1);
+        let map = self.maps.get(at).and_then(OnceLock::get);
+        if let Some(map) = map.filter(|map| map.nothing_fresh_before.load(Ordering::Relaxed) <= now.get()) {
+            self.sweep_map(map, now, true);
+        }
+        self.base.is_drained(map.is_none_or(|map| map.map.is_empty()), self.maps.len(), now)
     }
 
     fn overflowed(&self) -> u64 {

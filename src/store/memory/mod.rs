@@ -1,22 +1,17 @@
 use std::{
     borrow::Cow,
-    collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use smallvec::SmallVec;
 
 use super::{Reply, Store};
 use crate::{
-    bucket::{Algorithm, FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket},
-    charge::{Charge, Judged, RuleSpec, Slot, Taken, Verdicts},
-    decision::{Outcome, Verdict},
-    error::{StoreError, Unsupported},
+    charge::{Charge, RuleSpec, Slot, Taken, Verdicts},
+    error::Unsupported,
     key::{KeyId, Secret},
+    limit::Limit,
     time::Nanos,
 };
 
@@ -24,15 +19,16 @@ mod base;
 mod buckets;
 mod dense;
 mod evict;
+mod line;
 mod lock;
 mod map;
 mod overflow;
+mod places;
+mod round;
 mod sharded;
 mod table;
 
-use map::MapTable;
-use sharded::ShardedTable;
-use table::{AnyTable, Settled};
+use line::Table;
 
 /// Buckets in this process's memory; clones share them.
 ///
@@ -44,7 +40,7 @@ use table::{AnyTable, Settled};
 /// [`max_keys`](MemoryStoreBuilder::max_keys); what happens to new keys then is the [`Overflow`] policy's choice, and a
 /// bucket in use is never dropped for one, so a flood of new keys resets nobody.
 ///
-/// Everything is gone when the process ends.
+/// Everything is gone when the process ends, and what a rule counted when the last limiter that has the rule is gone.
 ///
 /// # Examples
 ///
@@ -70,8 +66,9 @@ pub struct MemoryStore {
 struct Inner {
     secret: Secret,
     bound: Bound,
-    /// **Locking** only while rules are bound, never on a request.
-    places: Mutex<HashMap<Cow<'static, str>, Arc<Place>>>,
+    /// The places that some limiter has, in the order in which they were given out. **Locking** only while rules are bound,
+    /// never on a request.
+    places: Mutex<Vec<Weak<Place>>>,
 }
 
 /// What a [`MemoryStore`] holds, and did since it was made.
@@ -104,19 +101,12 @@ pub enum Overflow {
     Refuse,
 }
 
-/// The table of one rule.
+/// A rule's place: it says under which name and limit a table is used, and by that the table lives.
 struct Place {
-    /// Locks are taken in the order of these numbers. Tables without keys, whose one bucket everybody wants, have the
-    /// highest, so that they are locked last and for the shortest time.
-    number: u64,
-    algorithm: Algorithm,
-    keyed: bool,
-    table: Box<dyn AnyTable>,
+    name: Cow<'static, str>,
+    limit: Limit,
+    table: Arc<Table>,
 }
-
-/// Numbers are unique in the process, so that even tables of different stores have one order.
-static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
-const WITHOUT_KEYS: u64 = 1 << 63;
 
 /// Builds a [`MemoryStore`].
 #[derive(Debug, Clone)]
@@ -139,19 +129,23 @@ impl MemoryStore {
 
     /// Returns how many keys have a bucket, over all rules. Fresh buckets that were not dropped yet count.
     pub fn tracked_keys(&self) -> usize {
-        self.places().values().map(|place| place.table.len()).sum()
+        self.counts().tracked_keys
     }
 
-    /// Returns what the store holds and did, over all rules.
+    /// Returns what the store holds and did, over all rules that some limiter has.
     ///
     /// A bucket in use is never dropped for another one, so there is nothing to tell of such evictions.
     pub fn counts(&self) -> MemoryCounts {
-        let places = self.places();
-        let tables = || places.values().map(|place| &place.table);
-        MemoryCounts {
-            tracked_keys: tables().map(|table| table.len()).sum(),
-            overflow_decisions: tables().map(|table| table.overflowed()).sum(),
+        let (mut counts, mut rules): (_, SmallVec<[Arc<Table>; 8]>) = (MemoryCounts::default(), SmallVec::new());
+        for table in self.tables() {
+            counts.overflow_decisions += table.buckets.overflowed();
+            // The tables of one rule count its keys together.
+            if !rules.iter().any(|counted| counted.is_kin_of(&table)) {
+                counts.tracked_keys += table.buckets.kin().count.get();
+                rules.push(table);
+            }
         }
+        counts
     }
 
     /// Drops every bucket that answers at `now` as a fresh one, gives the memory back, and returns how many it
@@ -159,12 +153,23 @@ impl MemoryStore {
     ///
     /// **Locking**: one small map at a time.
     pub fn sweep(&self, now: Nanos) -> usize {
-        let places: Vec<_> = self.places().values().cloned().collect();
-        places.iter().map(|place| place.table.sweep(now)).sum()
+        self.tables().iter().map(|table| table.buckets.sweep(now)).sum()
     }
 
-    fn places(&self) -> std::sync::MutexGuard<'_, HashMap<Cow<'static, str>, Arc<Place>>> {
-        // Nothing that can panic runs under this lock but an allocation.
+    /// Every table, once.
+    fn tables(&self) -> Vec<Arc<Table>> {
+        let mut tables: Vec<Arc<Table>> = Vec::new();
+        for place in places::live(&self.places()) {
+            place.table.each(&mut |table| {
+                if !tables.iter().any(|known| Arc::ptr_eq(known, table)) {
+                    tables.push(Arc::clone(table));
+                }
+            });
+        }
+        tables
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Weak<Place>>> {
         self.inner.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -210,64 +215,47 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-fn table_for(spec: &RuleSpec, bound: Bound) -> Box<dyn AnyTable> {
-    match &spec.algorithm {
-        Algorithm::TokenBucket => Box::new(ShardedTable::new(TokenBucket, spec, bound)),
-        Algorithm::FixedWindow => Box::new(ShardedTable::new(FixedWindow, spec, bound)),
-        Algorithm::SlidingWindowLog => Box::new(MapTable::new(SlidingWindowLog, spec, bound)),
-        Algorithm::SlidingWindowCounter => Box::new(ShardedTable::new(SlidingWindowCounter, spec, bound)),
-        Algorithm::LeakyBucket => Box::new(ShardedTable::new(LeakyBucket, spec, bound)),
-        Algorithm::Custom(bucket) => Box::new(MapTable::new(bucket.clone(), spec, bound)),
-    }
-}
-
 impl Store for MemoryStore {
     fn secret(&self) -> &Secret {
         &self.inner.secret
     }
 
-    fn bind(&self, spec: &RuleSpec, _before: Option<&Slot>) -> Result<Slot, Unsupported> {
+    fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, Unsupported> {
         let mut places = self.places();
-        if let Some(place) = places.get(&spec.name) {
-            if place.algorithm != spec.algorithm || place.keyed != spec.keyed {
-                return Err(Unsupported::new(format!(
-                    "another rule of this name on this store counts by the {}{}; give one of them another name, or its \
-                     own store",
-                    place.algorithm.name(),
-                    if place.keyed { "" } else { " without keys" }
-                )));
-            }
-            return Ok(Slot::shared(Arc::clone(place)));
-        }
-        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) | if spec.keyed { 0 } else { WITHOUT_KEYS };
-        let place = Arc::new(Place {
-            number,
-            algorithm: spec.algorithm.clone(),
-            keyed: spec.keyed,
-            table: table_for(spec, self.inner.bound),
-        });
-        places.insert(spec.name.clone(), Arc::clone(&place));
+        let place = places::find(&places, spec, self.inner.bound, before.and_then(Slot::get))?;
+        let place = Arc::new(place);
+        places.retain(|place| place.strong_count() > 0);
+        places.push(Arc::downgrade(&place));
         Ok(Slot::shared(place))
     }
 
     /// **Locking**: one lock a charge, all held together, in ascending order of the tables' numbers. No lock is held
     /// when it returns, nor while buckets are dropped.
     fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
-        Reply::Ready(match charges {
-            [charge] => decide_alone(now, charge, verdicts),
-            _ => Round::new(now, charges, verdicts).map(Round::run),
+        let decided = match charges {
+            [charge] => round::decide_alone(now, charge, verdicts),
+            _ => round::decide_together(now, charges, verdicts),
+        };
+        Reply::Ready(match decided {
+            Ok(true) => Ok(()),
+            Ok(false) => round::decide_elsewhere(now, charges, verdicts),
+            Err(error) => Err(error),
         })
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
-        if let Some(place) = taken.slot.clone().get::<Place>() {
-            place.table.adjust(now, taken, cost);
+        let slot = taken.slot.clone();
+        let Some(place) = slot.get::<Place>() else { return };
+        let mut table = Arc::clone(&place.table);
+        while !table.buckets.adjust(now, taken, cost) {
+            table = table.in_charge();
+            taken.limit = table.limit_of(taken.limit);
         }
     }
 
     fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()> {
         if let Some(place) = slot.get::<Place>() {
-            place.table.forget(key);
+            place.table.newest().buckets.forget(key);
         }
         Reply::Ready(Ok(()))
     }
@@ -275,114 +263,5 @@ impl Store for MemoryStore {
     /// It cannot fail.
     fn has_fallback(&self) -> bool {
         true
-    }
-}
-
-fn place<'a>(charge: &Charge<'a>) -> Result<&'a Place, StoreError> {
-    charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))
-}
-
-/// A request with one charge, which has nobody to wait for.
-fn decide_alone(now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Result<(), StoreError> {
-    let table = &*place(charge)?.table;
-    if table.visit_alone(now, charge, verdicts) {
-        table.tidy(charge.key, now);
-    }
-    Ok(())
-}
-
-/// One request's charges, in the order in which their tables are locked.
-struct Round<'a> {
-    now: Nanos,
-    charges: &'a [Charge<'a>],
-    order: SmallVec<[(usize, &'a Place); 4]>,
-    verdicts: &'a mut Verdicts,
-    untidy: SmallVec<[(KeyId, &'a Place); 4]>,
-    /// Whether keys for which there was no room have to take what the overflow policy gives them.
-    final_try: bool,
-    against: Against,
-}
-
-/// Which of a request's charges refuse it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Against {
-    Nobody,
-    /// This one alone.
-    One(usize),
-    Several,
-}
-
-impl Against {
-    fn and(self, at: usize) -> Self {
-        if self == Self::Nobody { Self::One(at) } else { Self::Several }
-    }
-
-    /// How a charge is settled: one that stands in another's place as if that one had not refused.
-    fn settles(self, charge: &Charge<'_>) -> Settled {
-        match self {
-            Self::Nobody => Settled::Passed,
-            Self::One(at) if charge.in_place_of == Some(at) => Settled::Passed,
-            Self::One(_) | Self::Several => Settled::Refused,
-        }
-    }
-}
-
-impl<'a> Round<'a> {
-    fn new(now: Nanos, charges: &'a [Charge<'a>], verdicts: &'a mut Verdicts) -> Result<Self, StoreError> {
-        let mut order: SmallVec<[(usize, &'a Place); 4]> = SmallVec::new();
-        for (at, charge) in charges.iter().enumerate() {
-            order.push((at, place(charge)?));
-        }
-        let ascends = |order: &[(usize, &Place)]| order.is_sorted_by(|(_, one), (_, next)| one.number < next.number);
-        if !ascends(&order) {
-            order.sort_unstable_by_key(|(_, place)| place.number);
-            if !ascends(&order) {
-                // A second lock on the same table could wait for the first for ever.
-                return Err(StoreError::new("two charges of one request on one rule"));
-            }
-        }
-        let pending = Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None);
-        verdicts.fill(pending, charges.len());
-        Ok(Self { now, charges, order, verdicts, untidy: SmallVec::new(), final_try: false, against: Against::Nobody })
-    }
-
-    fn run(mut self) {
-        if !self.visit(0) {
-            // Nothing was charged. Make room with no lock held, then ask again.
-            for (at, place) in &self.order {
-                if let Some(charge) = self.charges.get(*at) {
-                    place.table.make_room(charge.key, self.now);
-                }
-            }
-            (self.final_try, self.against) = (true, Against::Nobody);
-            self.visit(0);
-            for (at, place) in &self.order {
-                if self.verdicts.iter().nth(*at).is_some_and(|judged| judged.verdict.untracked) {
-                    place.table.report_full();
-                }
-            }
-        }
-        for (key, place) in &self.untidy {
-            place.table.tidy(*key, self.now);
-        }
-    }
-
-    /// Locks and looks at the buckets from `depth` on, and on the way back charges them, or none. Returns whether there was
-    /// room for all; where there was not, nothing is charged.
-    fn visit(&mut self, depth: usize) -> bool {
-        let Some(&(at, place)) = self.order.get(depth) else { return true };
-        let Some(&charge) = self.charges.get(at) else { return false };
-        let (now, final_try) = (self.now, self.final_try);
-        let visit = place.table.visit(now, &charge, true, final_try, &mut |passes| {
-            if !passes {
-                self.against = self.against.and(at);
-            }
-            if self.visit(depth + 1) { self.against.settles(&charge) } else { Settled::NoRoom }
-        });
-        self.verdicts.set(at, visit.judged);
-        if visit.untidy {
-            self.untidy.push((charge.key, place));
-        }
-        visit.settled != Settled::NoRoom
     }
 }

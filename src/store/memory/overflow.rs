@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{
     Overflow,
-    base::{Base, not_before},
+    base::{Base, Known, not_before},
     table::{Entry, Settled},
 };
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     charge::{Charge, Judged},
     decision::{Outcome, Verdict, Wait},
     key::KeyId,
+    limit::Limit,
     time::Nanos,
 };
 
@@ -29,10 +30,15 @@ impl<B: Bucket> Base<B> {
         lock_shared(shared, self.hash(key))
     }
 
-    /// A new key for which there is no place, and whose own bucket may have been dropped at `dropped`.
+    /// What a shared bucket begins with: keys that had no place in a table before shared the same one there.
+    pub(super) fn shared_start(&self, known: Known, limit: Limit, now: Nanos) -> Entry<B::State> {
+        known.used.map_or_else(|| self.fresh(limit, now), |used| self.using(used, limit))
+    }
+
+    /// A new key for which there is no place.
     pub(super) fn visit_untracked(
         &self,
-        dropped: Nanos,
+        known: Known,
         now: Nanos,
         charge: &Charge<'_>,
         passing: bool,
@@ -40,7 +46,7 @@ impl<B: Bucket> Base<B> {
     ) -> (Settled, Judged) {
         let (settled, mut judged) = match self.shared_bucket(charge.key) {
             Some(mut shared) => {
-                let held = shared.get_or_insert_with(|| self.fresh(charge.limit, now));
+                let held = shared.get_or_insert_with(|| self.shared_start(known, charge.limit, now));
                 let own = held.limit;
                 let _ = self.bring(held, &own, now);
                 // Keys of several limits meet here. What a smaller one cannot hold must not be forgiven for the others, so
@@ -49,7 +55,7 @@ impl<B: Bucket> Base<B> {
                 let entry = copy.as_mut().unwrap_or(held);
                 let (judged_at, _) = self.bring(entry, &charge.limit, now);
                 // The key's own bucket may have been dropped as fresh at a time this thread has not reached yet.
-                let judged_at = not_before(dropped, judged_at);
+                let judged_at = not_before(known.dropped, judged_at);
                 let when = (judged_at, judged_at.saturating_sub(now));
                 let (settled, judged) = self.settle(entry, when, charge, passing, &mut next);
                 if let (Some(copy), Some(_)) = (copy, judged.mark) {
@@ -71,5 +77,9 @@ impl<B: Bucket> Base<B> {
 pub(super) fn lock_shared<T>(shared: &[Mutex<T>], hash: u64) -> Option<MutexGuard<'_, T>> {
     // Bits that have not chosen the small map.
     let at = usize::try_from((hash & 0xffff_ffff) % shared.len().max(1) as u64).ok()?;
-    Some(shared.get(at)?.lock().unwrap_or_else(PoisonError::into_inner))
+    shared.get(at).map(lock_one)
+}
+
+pub(super) fn lock_one<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

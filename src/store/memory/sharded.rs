@@ -9,22 +9,24 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use self::moving::Found;
 use super::{
-    Bound,
-    base::{Base, When, was_set_back},
+    base::{Base, Known, When, was_set_back},
     buckets::Buckets,
     dense::{Slot, Vacancy},
+    line::{self, Kin, Line, Make},
     lock::Mutex,
-    table::{AnyTable, Entry, Settled, Visit, nothing_else, visit_alone},
+    table::{Alone, AnyTable, Entry, Inherited, Settled, Visit, nothing_else, visit_alone},
 };
 use crate::{
     bucket::{Packed, Quick},
-    charge::{Charge, Judged, RuleSpec, Take, Taken, Verdicts},
-    decision::{Outcome, Verdict},
+    charge::{Charge, Judged, Take, Taken, Verdicts},
     key::KeyId,
     limit::Limit,
     time::Nanos,
 };
+
+mod moving;
 
 /// How many keys there are to a shard where the table is full, about. No work under a lock is over more than twice as many.
 const KEYS: usize = 1_024;
@@ -35,10 +37,8 @@ const LOOKS_FOR_ROOM: usize = 8;
 /// The buckets of one rule.
 pub(super) struct ShardedTable<B: Packed> {
     pub(super) base: Base<B>,
-    /// The limit of buckets in the dense tables.
-    pub(super) limit: Limit,
-    /// For judging under it by the shortest way, where there is one.
-    quick: Option<Quick>,
+    /// The limit of the dense tables at first.
+    limit: Limit,
     shards: OnceLock<Box<[Shard<B>]>>,
     shard_count: usize,
 }
@@ -52,14 +52,14 @@ struct Shard<B: Packed> {
 }
 
 impl<B: Packed> ShardedTable<B> {
-    pub(super) fn new(bucket: B, spec: &RuleSpec, bound: Bound) -> Self {
-        let shard_count = if spec.keyed { bound.max_keys.div_ceil(KEYS) } else { 1 };
-        let quick = bucket.quick(&spec.limit);
-        Self { base: Base::new(bucket, spec, bound), limit: spec.limit, quick, shards: OnceLock::new(), shard_count }
+    pub(super) fn new(bucket: B, make: Make<'_>) -> Self {
+        let shard_count = if make.spec.keyed { make.bound.max_keys.div_ceil(KEYS) } else { 1 };
+        let limit = make.spec.limit;
+        Self { base: Base::new(bucket, make), limit, shards: OnceLock::new(), shard_count }
     }
 
     fn shards(&self) -> &[Shard<B>] {
-        self.shards.get_or_init(|| (0..self.shard_count).map(|_| Shard::new()).collect())
+        self.shards.get_or_init(|| (0..self.shard_count).map(|_| Shard::new(Buckets::new(&self.base.bucket, self.limit))).collect())
     }
 
     #[inline]
@@ -75,26 +75,13 @@ impl<B: Packed> ShardedTable<B> {
     }
 
     #[inline]
-    pub(super) fn unpack(&self, slot: &Slot<B::Words>, seen: Nanos) -> Entry<B::State> {
-        Entry { limit: self.limit, era: slot.era, state: self.base.bucket.unpack(slot.words, seen) }
+    pub(super) fn unpack(&self, slot: &Slot<B::Words>, limit: &Limit, seen: Nanos) -> Entry<B::State> {
+        Entry { limit: *limit, era: slot.era, state: self.base.bucket.unpack(slot.words, seen) }
     }
 
     #[inline]
-    pub(super) fn pack(&self, entry: &Entry<B::State>) -> Option<B::Words> {
-        if entry.limit == self.limit { self.base.bucket.pack(&entry.state) } else { None }
-    }
-
-    #[inline]
-    pub(super) fn fresh_at(&self, slot: &Slot<B::Words>, seen: Nanos) -> Nanos {
-        self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), &self.limit)
-    }
-
-    /// What it takes to judge a charge by the shortest way, if it is one of the usual ones.
-    #[inline]
-    fn quick_for(&self, charge: &Charge<'_>) -> Option<&Quick> {
-        let usual =
-            charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
-        self.quick.as_ref().filter(|_| usual && charge.limit == self.limit)
+    pub(super) fn fresh_at(&self, slot: &Slot<B::Words>, limit: &Limit, seen: Nanos) -> Nanos {
+        self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), limit)
     }
 
     /// The usual visit, by the shortest way; `None` where it is another.
@@ -106,18 +93,20 @@ impl<B: Packed> ShardedTable<B> {
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
     ) -> Option<Visit> {
-        let quick = self.quick_for(charge)?;
+        let usual =
+            charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
+        if !usual {
+            return None;
+        }
         let hash = self.base.hash(charge.key);
         let shard = self.shard(hash);
         let mut guard = shard.buckets.lock();
         let buckets = &mut *guard;
-        if now < buckets.latest() {
-            return None;
-        }
+        let quick = buckets.quick.filter(|_| charge.limit == buckets.limit && now >= buckets.latest())?;
         let Some(slot) = buckets.dense.find_mut(charge.key, hash) else {
-            return self.visit_unknown(shard, buckets, now, charge, (hash, quick), passing, next);
+            return self.visit_unknown(shard, buckets, now, charge, (hash, &quick), passing, next);
         };
-        let at_once = self.base.bucket.at_once(slot.words, quick, now, charge.cost)?;
+        let at_once = self.base.bucket.at_once(slot.words, &quick, now, charge.cost)?;
         let (settled, era) = (next(passing && at_once.taken.is_some()), slot.era);
         let taken = at_once.taken.filter(|_| settled == Settled::Passed);
         if let Some(words) = taken {
@@ -127,13 +116,13 @@ impl<B: Packed> ShardedTable<B> {
         // What is left are sums.
         drop(guard);
         let judged = match taken {
-            Some(_) => Judged::taken(at_once.took(quick, now)),
-            None => Judged::new(at_once.looked(quick), None),
+            Some(_) => Judged::taken(at_once.took(&quick, now)),
+            None => Judged::new(at_once.looked(&quick), None),
         };
         Some(Visit::of((settled, judged.stamped(u64::from(era)))))
     }
 
-    /// The usual visit of a new key that has room and shared no bucket before.
+    /// The usual visit of a new key that has room and is known nowhere else.
     #[allow(clippy::too_many_arguments, reason = "the other half of `visit_usual`, apart because it is run once a key")]
     fn visit_unknown(
         &self,
@@ -145,8 +134,10 @@ impl<B: Packed> ShardedTable<B> {
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
     ) -> Option<Visit> {
-        let is_wide = |key| buckets.wide.as_ref().is_some_and(|wide| wide.contains_key(&key));
-        if self.base.shared.get().is_some() || is_wide(charge.key) {
+        if self.base.may_know_elsewhere()
+            || now < self.base.emptied()
+            || (buckets.has_beside() && buckets.find_beside(self, charge.key, hash).is_some())
+        {
             return None;
         }
         let at_once = self.base.bucket.at_once(B::Words::default(), quick, now, charge.cost)?;
@@ -154,10 +145,10 @@ impl<B: Packed> ShardedTable<B> {
         let vacancy = self.vacancy(buckets, hash, (now, Nanos::ZERO));
         let room = match vacancy {
             Vacancy::Reused(_) => None,
-            Vacancy::Empty(_) => Some(self.base.count.reserve()?),
+            Vacancy::Empty(_) => Some(self.base.kin.count.reserve()?),
             Vacancy::None => return None,
         };
-        let (settled, era) = (next(passing), self.base.era());
+        let (settled, era) = (next(passing), self.base.kin.era());
         if settled != Settled::Passed {
             return Some(Visit::of((settled, Judged::new(at_once.looked(quick), None))));
         }
@@ -168,7 +159,7 @@ impl<B: Packed> ShardedTable<B> {
             None => buckets.dropped = now,
         }
         buckets.seen = now;
-        shard.has_fresh_at(self.fresh_at(&slot, now));
+        shard.has_fresh_at(self.fresh_at(&slot, &charge.limit, now));
         let judged = Judged::taken(at_once.took(quick, now)).stamped(u64::from(era));
         Some(Visit { settled, judged, untidy: buckets.dense.is_crowded() })
     }
@@ -182,26 +173,23 @@ impl<B: Packed> ShardedTable<B> {
         charge: &Charge<'_>,
         passing: bool,
         final_try: bool,
+        known: Known,
         hash: u64,
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit {
-        let (mut entry, when) = self.base.start(buckets.dropped, charge.key, charge.limit, now);
+        let (mut entry, when) = self.base.start(charge.key, known, charge.limit, now);
         if charge.take == Take::Never || charge.cost == 0 {
             return Visit::of(self.base.settle(&mut entry, when, charge, passing, next));
         }
         let vacancy = self.vacancy(buckets, hash, when);
         let room = match vacancy {
             Vacancy::Reused(_) => None,
-            _ => match self.base.count.reserve() {
+            _ => match self.base.kin.count.reserve() {
                 Some(room) => Some(room),
                 None if final_try => {
-                    let dropped = buckets.dropped;
-                    return Visit::of(self.base.visit_untracked(dropped, now, charge, passing, next));
+                    return Visit::of(self.base.visit_untracked(known, now, charge, passing, next));
                 }
-                None => {
-                    let nothing = Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None);
-                    return Visit::of((Settled::NoRoom, nothing));
-                }
+                None => return Visit::to_no_end(Settled::NoRoom),
             },
         };
         let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
@@ -213,17 +201,21 @@ impl<B: Packed> ShardedTable<B> {
         if let Some(room) = room {
             room.keep();
         }
-        Visit { settled, judged, untidy: buckets.dense.is_crowded() }
+        Visit { settled, judged, untidy: self.is_untidy(buckets) }
+    }
+
+    fn is_untidy(&self, buckets: &Buckets<B>) -> bool {
+        buckets.dense.is_crowded() || self.base.line.has_before()
     }
 
     fn vacancy(&self, buckets: &Buckets<B>, hash: u64, (judged_at, _): When) -> Vacancy {
-        buckets.dense.vacancy(hash, |slot| self.fresh_at(slot, buckets.seen) <= judged_at)
+        buckets.dense.vacancy(hash, |slot| self.fresh_at(slot, &buckets.limit, buckets.seen) <= judged_at)
     }
 }
 
 impl<B: Packed> Shard<B> {
-    fn new() -> Self {
-        Self { nothing_fresh_before: AtomicU64::new(0), buckets: Mutex::new(Buckets::new()) }
+    fn new(buckets: Buckets<B>) -> Self {
+        Self { nothing_fresh_before: AtomicU64::new(0), buckets: Mutex::new(buckets) }
     }
 
     /// Notes that a bucket will be fresh at `fresh_at`, maybe earlier than all others here. Under the lock.
@@ -263,8 +255,18 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         if was_set_back(buckets.latest(), now) && !looks {
             buckets.set_back(self, now);
         }
-        let Some((place, mut entry)) = buckets.find(self, charge.key, hash) else {
-            return self.visit_new(shard, &mut buckets, now, charge, passing, final_try, hash, next);
+        if charge.limit != buckets.limit && !looks && line::is_own_limit(charge) {
+            buckets.go_under(self, charge.limit);
+        }
+        let (place, mut entry) = match buckets.find(self, charge.key, hash) {
+            Some(found) => found,
+            None if self.base.line.sends_on(looks) => return Visit::to_no_end(Settled::Elsewhere),
+            None => match self.inherit(&mut buckets, charge.key, &charge.limit, now, looks) {
+                Found::Here(place, entry) => (place, entry),
+                Found::Nowhere(known) => {
+                    return self.visit_new(shard, &mut buckets, now, charge, passing, final_try, known, hash, next);
+                }
+            },
         };
         let changes = !self.base.is_current(&entry, charge, now);
         let when = self.base.bring(&mut entry, &charge.limit, now);
@@ -275,67 +277,52 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
             }
             buckets.write(self, charge.key, hash, place, entry);
         }
-        Visit::of((settled, judged))
+        Visit { settled, judged, untidy: self.is_untidy(&buckets) }
     }
 
     #[inline]
-    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Alone {
         match self.visit_usual(now, charge, true, nothing_else) {
-            Some(visit) => {
-                verdicts.push(visit.judged);
-                visit.untidy
-            }
+            Some(visit) => Alone::judged(visit, verdicts),
             None => visit_alone(self, now, charge, verdicts),
         }
     }
 
-    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
-        let standing = std::mem::replace(&mut taken.cost, cost);
-        if standing == cost {
-            return;
-        }
-        let hash = self.base.hash(taken.key);
-        let shard = self.shard(hash);
-        let mut buckets = shard.buckets.lock();
-        if was_set_back(buckets.latest(), now) {
-            buckets.set_back(self, now);
-        }
-        if let Some((place, mut entry)) = buckets.find(self, taken.key, hash) {
-            let limit = entry.limit;
-            let (judged_at, _) = self.base.bring(&mut entry, &limit, now);
-            self.base.change(&mut entry, judged_at, taken, standing);
-            shard.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
-            buckets.write(self, taken.key, hash, place, entry);
-            return;
-        }
-        // What was charged to a bucket that is fresh by now is back already; what is charged in addition counts.
-        match self.base.count.reserve().filter(|_| cost > standing) {
-            Some(room) => {
-                let (mut entry, when) = self.base.start(buckets.dropped, taken.key, taken.limit, now);
-                self.base.change(&mut entry, when.0, taken, standing);
-                shard.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
-                let vacancy = buckets.dense.vacancy(hash, |_| false);
-                buckets.insert(self, taken.key, vacancy, hash, entry);
-                room.keep();
-            }
-            None => self.base.change_shared(buckets.dropped, now, taken, standing),
-        }
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) -> bool {
+        self.adjust_here(now, taken, cost)
     }
 
     fn forget(&self, key: KeyId) {
-        let hash = self.base.hash(key);
-        let mut buckets = self.shard(hash).buckets.lock();
-        let gone = match buckets.dense.find(key, hash) {
-            Some(at) => {
-                buckets.dense.remove(at, |key| self.base.hash(key));
-                true
-            }
-            None => buckets.wide.as_mut().is_some_and(|wide| wide.remove(&key).is_some()),
-        };
-        if gone {
-            let _ = self.base.next_era();
-            self.base.count.release(1);
+        self.forget_here(key);
+    }
+
+    fn hand_over(&self, key: KeyId, now: Nanos, looks: bool) -> Inherited {
+        self.give(key, now, looks)
+    }
+
+    fn pull(&self, key: KeyId, now: Nanos) {
+        let mut buckets = self.shard(self.base.hash(key)).buckets.lock();
+        if buckets.find(self, key, self.base.hash(key)).is_none() {
+            let limit = buckets.limit;
+            let _ = self.inherit(&mut buckets, key, &limit, now, false);
         }
+    }
+
+    fn each_key(&self, f: &mut dyn FnMut(KeyId, Nanos)) {
+        for shard in self.shards.get().into_iter().flatten() {
+            let keys = shard.buckets.lock().keys(self);
+            for (key, seen) in keys {
+                f(key, seen);
+            }
+        }
+    }
+
+    fn line(&self) -> &Line {
+        &self.base.line
+    }
+
+    fn kin(&self) -> &Kin {
+        &self.base.kin
     }
 
     fn tidy(&self, key: KeyId, now: Nanos) {
@@ -344,10 +331,12 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         if buckets.dense.is_crowded() {
             let (_, next) = buckets.rebuild(self, now);
             // What is kept beside the dense table was not looked at.
-            if buckets.wide.is_none() {
+            if !buckets.has_beside() {
                 shard.nothing_fresh_before.store(next.get(), Ordering::Relaxed);
             }
         }
+        drop(buckets);
+        self.base.drain_before(now);
     }
 
     fn make_room(&self, key: KeyId, now: Nanos) {
@@ -357,7 +346,7 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         }
         let shards = self.shards();
         for _ in 0..LOOKS_FOR_ROOM {
-            if self.base.count.has_room() {
+            if self.base.kin.count.has_room() {
                 return;
             }
             let at = self.base.hand.fetch_add(1, Ordering::Relaxed) % shards.len().max(1);
@@ -374,14 +363,27 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
 
     fn sweep(&self, now: Nanos) -> usize {
         // The few shared buckets stay: a thread that comes late has to find them.
-        self.shards.get().map_or(0, |shards| shards.iter().map(|shard| shard.sweep(self, now)).sum())
+        let dropped = self.shards.get().map_or(0, |shards| shards.iter().map(|shard| shard.sweep(self, now)).sum());
+        self.base.drain_before(now);
+        dropped
     }
 
-    fn len(&self) -> usize {
-        self.base.count.get()
+    fn drain(&self, now: Nanos) -> bool {
+        self.base.drain_before(now);
+        let Some(shards) = self.shards.get() else { return self.base.is_drained(true, 1, now) };
+        let at = self.base.hand.fetch_add(1, Ordering::Relaxed) % shards.len().max(1);
+        let Some(shard) = shards.get(at) else { return false };
+        if shard.may_have_fresh(now) {
+            shard.sweep(self, now);
+        }
+        let is_empty = shard.buckets.lock().is_empty();
+        self.base.is_drained(is_empty, shards.len(), now)
     }
 
     fn overflowed(&self) -> u64 {
         self.base.overflowed.get()
     }
 }
+
+#[cfg(test)]
+mod tests;

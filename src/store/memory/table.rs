@@ -1,7 +1,10 @@
 //! What a rule's table of buckets can do, whatever its kind.
 
+use super::line::{Kin, Line};
 use crate::{
+    bucket::Used,
     charge::{Charge, Judged, Taken, Verdicts},
+    decision::{Outcome, Verdict},
     key::KeyId,
     limit::Limit,
     time::Nanos,
@@ -16,6 +19,8 @@ pub(super) enum Settled {
     Refused,
     /// A new key found no room; nothing was charged.
     NoRoom,
+    /// Another of the rule's tables has to decide; nothing was charged.
+    Elsewhere,
 }
 
 /// What a visit to one bucket came to.
@@ -31,6 +36,43 @@ impl Visit {
     pub(super) fn of((settled, judged): (Settled, Judged)) -> Self {
         Self { settled, judged, untidy: false }
     }
+
+    /// A visit that came to nothing.
+    pub(super) fn to_no_end(settled: Settled) -> Self {
+        Self::of((settled, Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None)))
+    }
+}
+
+/// What the only charge of a request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Alone {
+    Judged,
+    /// As `Judged`, and the table wants to be [tidied](AnyTable::tidy).
+    Untidy,
+    /// Nothing: another of the rule's tables has to decide.
+    Elsewhere,
+}
+
+impl Alone {
+    #[inline]
+    pub(super) fn judged(visit: Visit, verdicts: &mut Verdicts) -> Self {
+        verdicts.push(visit.judged);
+        if visit.untidy { Self::Untidy } else { Self::Judged }
+    }
+}
+
+/// How much of a bucket is used, and when.
+pub(super) type UsedAt = (Used, Nanos);
+
+/// What a table says of a key whose bucket is to be in a newer one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Inherited {
+    /// How much is used, and when, where the key is known or shared a bucket.
+    pub(super) used: Option<UsedAt>,
+    /// Whether it was its own bucket, which is gone now; its room is the newer one's.
+    pub(super) has_left: bool,
+    /// A time at which the key's bucket may have been dropped as fresh.
+    pub(super) dropped: Nanos,
 }
 
 /// The buckets of one rule, whatever their state.
@@ -45,13 +87,23 @@ pub(super) trait AnyTable: Send + Sync {
         final_try: bool,
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit;
-    /// As [`visit`](Self::visit) of a request's only charge, whose answer goes to `verdicts`. Returns whether the table wants
-    /// to be [tidied](Self::tidy).
-    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool;
-    /// Sets what a taken charge stands at.
-    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64);
-    /// Drops the key's bucket.
+    /// As [`visit`](Self::visit) of a request's only charge, whose answer goes to `verdicts`.
+    fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Alone;
+    /// Sets what a taken charge stands at. Returns false where another of the rule's tables has to.
+    fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) -> bool;
+    /// Drops the key's bucket, here and in the tables before.
     fn forget(&self, key: KeyId);
+    /// Says how much of a key is used here or in the tables before, and unless it only `looks` lets go of its bucket: it keeps
+    /// its room, and is the caller's.
+    fn hand_over(&self, key: KeyId, now: Nanos, looks: bool) -> Inherited;
+    /// Takes over the key's bucket, if it has one in a table before and none here.
+    fn pull(&self, key: KeyId, now: Nanos);
+    /// Calls `f` with each key and the latest time that anything happened to it. No lock is held meanwhile.
+    fn each_key(&self, f: &mut dyn FnMut(KeyId, Nanos));
+    /// Which tables are before and behind.
+    fn line(&self) -> &Line;
+    /// What it shares with them.
+    fn kin(&self) -> &Kin;
     /// Drops fresh buckets near that of `key`, or gives it more room.
     fn tidy(&self, key: KeyId, now: Nanos);
     /// Drops fresh buckets where a new `key` found no room.
@@ -60,8 +112,8 @@ pub(super) trait AnyTable: Send + Sync {
     fn report_full(&self);
     /// Drops all fresh buckets and returns how many.
     fn sweep(&self, now: Nanos) -> usize;
-    /// The number of buckets.
-    fn len(&self) -> usize;
+    /// Drops fresh buckets of one part, of a table that no key comes to any more, and returns whether nothing is left.
+    fn drain(&self, now: Nanos) -> bool;
     /// How many decisions were on keys that had no place.
     fn overflowed(&self) -> u64;
 }
@@ -73,7 +125,7 @@ pub(super) fn nothing_else(passing: bool) -> Settled {
 }
 
 /// [`AnyTable::visit_alone`] by way of [`AnyTable::visit`].
-pub(super) fn visit_alone(table: &impl AnyTable, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> bool {
+pub(super) fn visit_alone(table: &impl AnyTable, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Alone {
     let mut visit = table.visit(now, charge, true, false, &mut nothing_else);
     if visit.settled == Settled::NoRoom {
         table.make_room(charge.key, now);
@@ -82,8 +134,7 @@ pub(super) fn visit_alone(table: &impl AnyTable, now: Nanos, charge: &Charge<'_>
             table.report_full();
         }
     }
-    verdicts.push(visit.judged);
-    visit.untidy
+    if visit.settled == Settled::Elsewhere { Alone::Elsewhere } else { Alone::judged(visit, verdicts) }
 }
 
 /// A bucket in its place.

@@ -59,13 +59,7 @@ impl Bench {
     /// Binds a rule of `permits` under a name of its own.
     pub(super) fn place(&self, name: &str, permits: u64) -> Result<Place, String> {
         let limit = self.limit(permits);
-        let spec = RuleSpec {
-            name: format!("conformance.{}.{name}", self.tag).into(),
-            algorithm: self.algorithm.clone(),
-            limit,
-            keyed: true,
-            on_store_failure: None,
-        };
+        let spec = RuleSpec::new(format!("conformance.{}.{name}", self.tag), self.algorithm.clone(), limit);
         let slot = self.store.bind(&spec, None).map_err(|why| format!("bind: {why}"))?;
         // A queue admits what it can hold in time, and that is what is looked at here.
         let max_delay = if self.algorithm.delays() { Nanos::MAX } else { Nanos::ZERO };
