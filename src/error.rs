@@ -31,7 +31,7 @@ impl ConfigError {
         &self.rule
     }
 
-    /// Returns which part of the rule it is: `name`, `limit`, `burst`, `period`, `cost`, `wait_up_to`,
+    /// Returns which part of the rule it is: `name`, `was`, `limit`, `burst`, `period`, `cost`, `wait_up_to`,
     /// `on_missing_key`, `on_store_failure` or `store`.
     pub fn field(&self) -> &'static str {
         self.field

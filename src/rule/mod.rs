@@ -48,6 +48,7 @@ type KeyFn<Req> = Arc<dyn for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync>;
 #[must_use]
 pub struct Rule<Req> {
     name: Cow<'static, str>,
+    was: Option<Cow<'static, str>>,
     limit: Limit,
     key: Option<KeyFn<Req>>,
     algorithm: Algorithm,
@@ -102,6 +103,7 @@ impl<Req> Rule<Req> {
     fn with_key(name: Cow<'static, str>, limit: Limit, key: Option<KeyFn<Req>>) -> Self {
         Self {
             name,
+            was: None,
             limit,
             key,
             algorithm: Algorithm::TokenBucket,
@@ -115,6 +117,13 @@ impl<Req> Rule<Req> {
             mode: Mode::Enforce,
             beside: None,
         }
+    }
+
+    /// Says under which name the rule was known before: its counts go on from there, in a
+    /// [reload](crate::Limiter::reload) and in a store that outlives the process. No other rule of the set may have that name.
+    pub fn was(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.was = Some(name.into());
+        self
     }
 
     /// Sets how the rule counts; [`TokenBucket`](crate::bucket::TokenBucket) unless set.
@@ -197,8 +206,12 @@ impl<Req> Rule<Req> {
 
     pub(crate) fn spec(&self) -> RuleSpec {
         let spec = RuleSpec::new(self.name.clone(), self.algorithm.clone(), self.limit);
-        let spec = RuleSpec { on_store_failure: self.on_store_failure, ..spec };
+        let spec = RuleSpec { was: self.was.clone(), on_store_failure: self.on_store_failure, ..spec };
         if self.is_keyed() { spec } else { spec.global() }
+    }
+
+    pub(crate) fn former_name(&self) -> Option<&str> {
+        self.was.as_deref()
     }
 
     pub(crate) fn is_keyed(&self) -> bool {
@@ -344,6 +357,7 @@ impl<Req> Clone for Rule<Req> {
     fn clone(&self) -> Self {
         Self {
             name: self.name.clone(),
+            was: self.was.clone(),
             limit: self.limit,
             key: self.key.clone(),
             algorithm: self.algorithm.clone(),

@@ -153,10 +153,11 @@ impl<Req> Rule<Req> {
         }
         let limit_for = self.limit_for.take();
         let algorithm = if beside.has_algorithm { &self.algorithm } else { &live.algorithm }.clone();
-        let name = std::mem::take(&mut self.name);
+        let (name, was) = (std::mem::take(&mut self.name), self.was.take());
         let wait_up_to = live.wait_up_to.filter(|_| algorithm == live.algorithm);
         *self = Self {
             name,
+            was,
             limit: self.limit,
             limit_for,
             algorithm,

@@ -41,6 +41,7 @@ impl<Req> Rules<Req> {
                 ));
             }
         }
+        check_former(&rules, &names)?;
         // Their order among each other stays.
         rules.sort_by_key(|rule| rule.mode != Mode::Enforce);
         let position = |name: &str| rules.iter().position(|rule| rule.name() == name);
@@ -96,6 +97,25 @@ impl<Req> Rules<Req> {
     pub(crate) fn info(&self) -> &Arc<[RuleInfo]> {
         &self.info
     }
+}
+
+/// Says which former name of a rule cannot have been one.
+fn check_former<Req>(rules: &[Rule<Req>], names: &HashSet<&str>) -> Result<(), ConfigError> {
+    let mut former = HashSet::new();
+    for rule in rules {
+        let Some(was) = rule.former_name() else { continue };
+        let problem = if !is_name(was) {
+            "no rule can have had this name; begin with a-z or *, and use only a-z, 0-9, _ . * and -"
+        } else if names.contains(was) {
+            "a rule of this name is in the set, and its counts are its own; drop it, or the .was(..)"
+        } else if !former.insert(was) {
+            "two rules go on from the counts of this one; say it of one of them"
+        } else {
+            continue;
+        };
+        return Err(ConfigError::new(rule.name(), "was", format!("{was:?}: {problem}")));
+    }
+    Ok(())
 }
 
 fn check<Req>(rule: &Rule<Req>) -> Result<(), ConfigError> {
@@ -265,6 +285,10 @@ mod tests {
             (vec![named("a").algorithm(LeakyBucket), tried("a")], "burst", "say it with .burst"),
             (vec![rule(second.burst(5)).fixed_cost(5), tried("r")], "cost", "5 is above the capacity of 1"),
             (vec![named("a"), tried("a").named("A")], "name", "begin with a-z"),
+            (vec![named("a").was("b"), named("b")], "was", "a rule of this name is in the set"),
+            (vec![named("a").was("a")], "was", "drop it, or the .was(..)"),
+            (vec![named("a").was("c"), named("b").was("c")], "was", "say it of one of them"),
+            (vec![named("a").was("B")], "was", "no rule can have had this name"),
             (vec![named("")], "name", "begin with a-z"),
             (vec![named("User")], "name", "begin with a-z"),
             (vec![named("1st")], "name", "begin with a-z"),

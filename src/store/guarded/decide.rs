@@ -105,13 +105,15 @@ impl Store for Guarded {
         let fallback = match policy {
             FailurePolicy::Fallback(share) => {
                 let local = RuleSpec { limit: share.of(&spec.limit), ..spec.clone() };
-                Some(Fallback { slot: inner.local.bind(&local, None)?, share })
+                let before = before.and_then(|before| before.fallback.as_ref()).map(|fallback| &fallback.slot);
+                Some(Fallback { slot: inner.local.bind(&local, before)?, share })
             }
             FailurePolicy::Allow | FailurePolicy::Refuse => None,
         };
         let mut numbers = inner.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let next = numbers.len() as u64;
-        let number = *numbers.entry(spec.name.clone()).or_insert(next);
+        // What was refused by another algorithm says nothing of this one.
+        let number = *numbers.entry((spec.name.clone(), spec.algorithm.name())).or_insert(next);
         drop(numbers);
         inner.refusals.clear();
         // What a bucket of the user's own refuses it may grant later, or for a higher cost.

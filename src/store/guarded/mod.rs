@@ -85,8 +85,9 @@ struct Inner {
     refusals: Refusals,
     /// The fallbacks of all rules that have one.
     local: MemoryStore,
-    /// The numbers under which refusals of the rules are remembered, by name. **Locking** only while rules are bound.
-    numbers: Mutex<HashMap<Cow<'static, str>, u64>>,
+    /// The numbers under which refusals of the rules are remembered, by name and algorithm. **Locking** only while rules are
+    /// bound.
+    numbers: Mutex<HashMap<(Cow<'static, str>, &'static str), u64>>,
     counts: Counters,
 }
 

@@ -59,7 +59,9 @@ impl<B: Packed> ShardedTable<B> {
     }
 
     fn shards(&self) -> &[Shard<B>] {
-        self.shards.get_or_init(|| (0..self.shard_count).map(|_| Shard::new(Buckets::new(&self.base.bucket, self.limit))).collect())
+        self.shards.get_or_init(|| {
+            (0..self.shard_count).map(|_| Shard::new(Buckets::new(&self.base.bucket, self.limit))).collect()
+        })
     }
 
     #[inline]
