@@ -1,6 +1,7 @@
 //! The answer to one request, with every rule's numbers.
 
 mod mode;
+mod outcomes;
 mod ruling;
 mod shadow;
 mod verdict;

@@ -124,7 +124,7 @@ impl Step {
     /// The step of a request whose turn is still to come.
     pub(crate) fn until_turn<Req>(limiter: &Limiter<Req>, decision: Decision, mut receipt: Box<Receipt>) -> Self {
         receipt.until_started();
-        Self::Sleeping { sleep: limiter.clock().sleep(decision.delay()), decision, receipt }
+        Self::Sleeping { sleep: limiter.turn(&decision), decision, receipt }
     }
 }
 

@@ -12,6 +12,7 @@
 //! [Redis]: crate::guide::redis
 //! [failure]: crate::guide::failure
 //! [testing]: crate::guide::testing
+//! [metrics and the log]: crate::guide::observing
 //! [moving from tower_governor]: crate::guide::from_tower_governor
 //!
 // Pages in the docs have no files beside them, so a picture is all in its link.

@@ -1,5 +1,6 @@
 mod builder;
 mod core;
+mod report;
 mod tried;
 
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
@@ -15,7 +16,7 @@ use crate::{
     decision::{Decision, Refusal, Ruling},
     error::{Error, ErrorKind},
     key::{Key, KeyId},
-    observe,
+    observe::Observed,
     rule::{Applies, Rule, Rules},
     store::{Receipt, Reply},
     time::Clock,
@@ -53,6 +54,7 @@ struct Inner<Req> {
     rules: Rules<Req>,
     core: Arc<Core>,
     on_decision: Option<Hook<Req>>,
+    observed: Observed,
 }
 
 type Hook<Req> = Arc<dyn Fn(&Req, &Decision) + Send + Sync>;
@@ -120,7 +122,7 @@ impl<Req> Limiter<Req> {
         self.report(request, &decision);
         if let Some(mut receipt) = receipt {
             receipt.until_started();
-            self.inner.core.clock.sleep(decision.delay()).await;
+            self.turn(&decision).await;
             receipt.keep();
         }
         Ok(decision)
@@ -232,6 +234,7 @@ impl<Req> Limiter<Req> {
         for ((at, (rule, reported)), bound) in rules.enforcing().iter().enumerate().zip(&core.bound) {
             match rule.applies(request, &core.secret, reported) {
                 Applies::No => {}
+                Applies::NoKey => self.inner.missing_key(at, intent),
                 Applies::Yes { key, limit, cost, usable } => {
                     decision.ask(Ruling::asked(at, cost, limit.as_ref(), usable));
                     if usable {
@@ -240,6 +243,7 @@ impl<Req> Limiter<Req> {
                     all_usable &= usable;
                 }
                 Applies::Refused { status, reason } => {
+                    self.inner.missing_key(at, intent);
                     let refusal = Refusal::MissingKey { status, reason };
                     *decision = Decision::refused(Arc::clone(&core.info), refusal, core.clock.now());
                     return Judging::Ready(Ok(None));
@@ -275,43 +279,6 @@ impl<Req> Limiter<Req> {
                     Ok(Judgement { decision, receipt })
                 }))
             }
-        }
-    }
-
-    /// The answer where the store failed: what the rules that applied say of that.
-    pub(crate) fn without_store(&self, unanswered: &Unanswered) -> Decision {
-        let core = &self.inner.core;
-        core.store_state.failed(&unanswered.error);
-        let (info, now) = (Arc::clone(&core.info), core.clock.now());
-        if unanswered.refuses {
-            Decision::refused(info, Refusal::StoreFailed, now)
-        } else {
-            Decision::unguarded(info, now)
-        }
-    }
-
-    /// As [`report`](Self::report), of a decision of which nobody else wants the rules' names but for `names_rules`.
-    #[inline]
-    pub(crate) fn name_and_report(&self, request: &Req, decision: &mut Decision, names_rules: bool) {
-        let is_told = !decision.is_allowed() || self.inner.on_decision.is_some() || self.inner.rules.tries();
-        if names_rules || is_told {
-            decision.name(&self.inner.core.info);
-        }
-        if is_told {
-            self.report(request, decision);
-        }
-    }
-
-    /// Reports a decision that is final: to the log, and to the user's hook.
-    pub(crate) fn report(&self, request: &Req, decision: &Decision) {
-        if !decision.is_allowed() {
-            observe::refused(decision.violated(), decision.status().as_u16());
-        }
-        if self.inner.rules.tries() {
-            self.inner.report_tried(decision);
-        }
-        if let Some(hook) = &self.inner.on_decision {
-            hook(request, decision);
         }
     }
 }

@@ -1,8 +1,31 @@
-//! Every event this crate reports, and their no-op twins where the `tracing` feature is off. Never a key.
+//! Every event and metric this crate reports, and their no-op twins where the features `tracing` and `metrics` are off. Never
+//! a key.
 //!
-//! Messages, levels and field names are part of the API.
+//! Messages, levels and field names are part of the API, as are the names and labels of metrics: the guide lists them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "observe/no_metrics.rs"]
+mod metrics;
+mod outcome;
+#[cfg(feature = "tracing")]
+mod sampled;
+
+pub(crate) use self::metrics::Held;
+pub(crate) use outcome::RuleOutcome;
+
+use std::{
+    borrow::Cow,
+    future::Future,
+    pin::Pin,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use self::metrics::Metrics;
+#[cfg(feature = "tracing")]
+use sampled::Sampled;
 
 /// A switch for what is reported only once. Relaxed is enough: it publishes nothing but itself.
 #[derive(Debug, Default)]
@@ -26,6 +49,25 @@ impl Counter {
 
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How often something happened that is told as a metric now and then. Relaxed is enough: it publishes nothing but itself.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    count: AtomicU64,
+    /// How much of it was told.
+    #[cfg(feature = "metrics")]
+    told: AtomicU64,
+}
+
+impl Steps {
+    pub(crate) fn add(&self, count: usize) {
+        self.count.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 }
 
@@ -79,22 +121,84 @@ pub(crate) fn table_full(once: &Once, rule: &str) {
     }
 }
 
-/// A request was refused.
-pub(crate) fn refused(rules: impl Iterator<Item = impl AsRef<str>>, status: u16) {
+/// What a request waits for.
+type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What is reported of the decisions of one limiter, whose rules are known by their numbers.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    metrics: Metrics,
+    /// Of each rule.
     #[cfg(feature = "tracing")]
-    if tracing::enabled!(target: "tollgate", tracing::Level::DEBUG) {
-        let mut any = false;
-        for rule in rules {
-            any = true;
-            tracing::debug!(target: "tollgate", rule = rule.as_ref(), status, "request refused");
-        }
-        if !any {
-            // Not by a limit: a key was missing, or the store failed.
-            tracing::debug!(target: "tollgate", status, "request refused");
+    refusals: Box<[Sampled]>,
+    /// Of refusals by no limit: a key was missing, or the store failed.
+    #[cfg(feature = "tracing")]
+    others: Sampled,
+}
+
+impl Observed {
+    pub(crate) fn new(rules: impl ExactSizeIterator<Item = Cow<'static, str>>) -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            refusals: (0..rules.len()).map(|_| Sampled::default()).collect(),
+            #[cfg(feature = "tracing")]
+            others: Sampled::default(),
+            metrics: Metrics::new(rules),
         }
     }
-    #[cfg(not(feature = "tracing"))]
-    let _ = (rules, status);
+
+    /// A decision was made: what became of the request under each rule that it was asked of.
+    #[inline]
+    pub(crate) fn decided(&self, outcomes: impl Iterator<Item = (usize, RuleOutcome)>) {
+        self.metrics.decided(outcomes);
+    }
+
+    /// Whether the decision of the instant `at` is one of those that are timed.
+    #[inline]
+    pub(crate) fn times(&self, at: u64) -> bool {
+        self.metrics.times(at)
+    }
+
+    /// How long a decision took.
+    pub(crate) fn took(&self, time: Duration) {
+        self.metrics.took(time);
+    }
+
+    /// Whether the store should publish what it holds, at `now`: not more than once in ten seconds.
+    #[inline]
+    pub(crate) fn publishes(&self, now: u64) -> bool {
+        self.metrics.publishes(now)
+    }
+
+    /// Counts one more request of `rule` that waits, until `turn` has come or is dropped.
+    pub(crate) fn waits(&self, rule: usize, turn: Turn) -> Turn {
+        self.metrics.waits(rule, turn)
+    }
+
+    /// A request was refused at `now` (nanoseconds since the Unix epoch), by these rules: at debug level, but for the first of
+    /// each rule and then one a second.
+    #[inline]
+    pub(crate) fn refused<'a>(&self, now: u64, status: u16, rules: impl Iterator<Item = (usize, &'a str)>) {
+        #[cfg(feature = "tracing")]
+        if tracing::enabled!(target: "tollgate", tracing::Level::INFO) {
+            let mut any = false;
+            for (number, rule) in rules {
+                any = true;
+                match self.refusals.get(number).and_then(|refusals| refusals.tells(now)) {
+                    Some(untold) => tracing::info!(target: "tollgate", rule, status, untold, "request refused"),
+                    None => tracing::debug!(target: "tollgate", rule, status, "request refused"),
+                }
+            }
+            if !any {
+                match self.others.tells(now) {
+                    Some(untold) => tracing::info!(target: "tollgate", status, untold, "request refused"),
+                    None => tracing::debug!(target: "tollgate", status, "request refused"),
+                }
+            }
+        }
+        #[cfg(not(feature = "tracing"))]
+        let _ = (now, status, rules);
+    }
 }
 
 /// A request passes that a rule would have refused which does not enforce.
@@ -138,8 +242,14 @@ impl StoreState {
     }
 }
 
+/// A store failed a question, or did not answer in time.
+pub(crate) fn store_failed() {
+    metrics::store_failed();
+}
+
 /// A guarded store's circuit has opened: it is asked no more.
 pub(crate) fn circuit_opened(error: &(dyn std::error::Error + 'static)) {
+    metrics::circuit_opened();
     #[cfg(feature = "tracing")]
     tracing::warn!(
         target: "tollgate",

@@ -23,6 +23,9 @@ pub mod layers {}
 #[doc = include_str!("limitations.md")]
 pub mod limitations {}
 
+#[doc = include_str!("observing.md")]
+pub mod observing {}
+
 #[doc = include_str!("proxies.md")]
 pub mod proxies {}
 

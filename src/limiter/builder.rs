@@ -8,7 +8,7 @@ use crate::{
     charge::FailurePolicy,
     decision::Decision,
     error::ConfigError,
-    observe::StoreState,
+    observe::{Observed, StoreState},
     rule::{Rule, Rules},
     store::{MemoryStore, Store},
     time::{Clock, SystemClock},
@@ -75,7 +75,8 @@ impl<Req> LimiterBuilder<Req> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let (info, secret) = (Arc::clone(rules.info()), store.secret().clone());
         let core = Arc::new(Core { bound, info, store, secret, clock, store_state: StoreState::default() });
-        Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision }) })
+        let observed = Observed::new(core.info.iter().map(|rule| rule.name.clone()));
+        Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision, observed }) })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, ErrorKind, StoreError},
     key::{KeyId, Secret},
     limit::Limit,
-    observe::StoreState,
+    observe::{self, StoreState},
     store::{Receipt, Store},
     time::{BoxFuture, Clock, Nanos},
 };
@@ -38,6 +38,8 @@ pub(super) struct Bound {
 pub(crate) struct Unanswered {
     pub(crate) error: Error,
     pub(crate) refuses: bool,
+    /// The rules that applied.
+    pub(crate) rules: SmallVec<[usize; 3]>,
 }
 
 impl From<Box<Unanswered>> for Error {
@@ -168,8 +170,10 @@ impl Core {
     /// What the rules that applied say of a store that failed.
     #[cold]
     pub(super) fn unanswered(&self, asked: &[Ruling], error: StoreError) -> Box<Unanswered> {
+        observe::store_failed();
         let refuses = |asked: &Ruling| self.bound.get(asked.rule()).is_none_or(|bound| bound.refuses_without_store);
-        Box::new(Unanswered { error: error.into(), refuses: asked.iter().any(refuses) })
+        let rules = asked.iter().map(Ruling::rule).collect();
+        Box::new(Unanswered { error: error.into(), refuses: asked.iter().any(refuses), rules })
     }
 
     fn taken(

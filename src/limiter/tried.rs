@@ -74,6 +74,7 @@ impl<Req> Inner<Req> {
             };
             match applies {
                 Applies::No => {}
+                Applies::NoKey => self.missing_key(at, intent),
                 Applies::Yes { key, limit, cost, usable } => {
                     decision
                         .ask_tried(Ruling::asked(at, cost, limit.as_ref(), usable), beside.map(|(beside, _)| beside));
@@ -91,6 +92,7 @@ impl<Req> Inner<Req> {
     /// Counts and logs what rules that do not enforce would have done otherwise.
     #[cold]
     pub(super) fn report_tried(&self, decision: &Decision) {
+        self.observed.decided(decision.shadow_outcomes());
         for (rule, shadow) in decision.numbered_shadows() {
             if let Some(tally) = self.rules.tally(rule) {
                 shadow.count(tally);

@@ -246,7 +246,7 @@ impl<Req> Rule<Req> {
         }
         let key = match self.key_of(request, secret, reported) {
             Ok(Some(key)) => key,
-            Ok(None) => return Applies::No,
+            Ok(None) => return Applies::NoKey,
             Err((status, reason)) => return Applies::Refused { status, reason },
         };
         let (limit, usable) = self.other_limit(request, reported);
@@ -331,6 +331,8 @@ pub(crate) struct Reported {
 #[derive(Debug)]
 pub(crate) enum Applies {
     No,
+    /// Its key is not there.
+    NoKey,
     /// Under another limit than it was made with, where one is said.
     Yes {
         key: KeyId,

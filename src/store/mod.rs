@@ -112,6 +112,12 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
+    /// Tells the installed [recorder](crate::guide::observing) what the store holds, by rule, where it holds anything in this
+    /// process. Called along with a decision, at most once in ten seconds a limiter, and by
+    /// [`Limiter::publish_metrics`](crate::Limiter::publish_metrics). Unless overridden nothing is told; a store around
+    /// another one asks that one.
+    fn publish_metrics(&self) {}
+
     /// Finds out whether the store would answer requests again, for a [`Guarded`] store whose circuit is open. `charge`
     /// only looks: it is [never](crate::charge::Take::Never) taken.
     ///

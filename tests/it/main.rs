@@ -19,7 +19,11 @@ mod guarded;
 mod http;
 mod memory;
 mod modes;
+#[cfg(feature = "metrics")]
+mod observing;
 mod oracle;
+#[cfg(feature = "metrics")]
+mod prometheus;
 mod promise;
 mod quickstart;
 mod random;

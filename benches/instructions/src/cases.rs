@@ -23,6 +23,8 @@ use tollgate::{
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::observed;
+
 /// Does it once, and returns whether it came out as it should.
 pub type Operation = Box<dyn FnMut() -> bool>;
 
@@ -39,12 +41,40 @@ pub struct Case {
     pub shared_by: f64,
     /// Whether it is held to a limit; what is only taken off others is not.
     pub is_limited: bool,
+    /// The features that it is counted with.
+    pub with: Features,
+}
+
+/// A build of this program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Features {
+    None,
+    Tracing,
+    Metrics,
+}
+
+impl Features {
+    /// Those of this build.
+    pub const HERE: Self = match (cfg!(feature = "metrics"), cfg!(feature = "tracing")) {
+        (true, _) => Self::Metrics,
+        (false, true) => Self::Tracing,
+        (false, false) => Self::None,
+    };
 }
 
 impl Case {
     const fn new(name: &'static str, make: fn() -> Operation) -> Self {
         // Below what a minute's limit holds, and enough for what happens once in many requests.
-        Self { name, make, warm_up: 64, times: 512, over: None, shared_by: 1.0, is_limited: true }
+        Self {
+            name,
+            make,
+            warm_up: 64,
+            times: 512,
+            over: None,
+            shared_by: 1.0,
+            is_limited: true,
+            with: Features::Tracing,
+        }
     }
 
     const fn over(mut self, name: &'static str) -> Self {
@@ -55,6 +85,12 @@ impl Case {
     /// Makes a table grow from nothing.
     const fn growing(mut self) -> Self {
         (self.warm_up, self.times) = (0, NEW_KEYS);
+        self
+    }
+
+    /// Counts it with other features than most users have.
+    const fn with(mut self, features: Features) -> Self {
+        self.with = features;
         self
     }
 
@@ -95,7 +131,22 @@ pub const CASES: &[Case] = &[
     Case::new("layer_refused_off", || through(layer(ONE, Headers::None), REFUSED)).over("bare_service"),
     Case::new("layer_refused_x", || through(layer(ONE, Headers::XRateLimit), REFUSED)).over("bare_service"),
     Case::new("layer_refused_ietf", || through(layer(ONE, Headers::Ietf), REFUSED)).over("bare_service"),
+    Case::new("check_logged", || observed::logged(|| check(vec![of_number()], true))),
+    Case::new("check_refused_logged", || observed::logged(|| check(vec![Rule::new("one", ONE, by_number)], false))),
+    Case::new("check_bare", || check(vec![of_number()], true)).with(Features::None),
+    Case::new("check_refused_bare", || check(vec![Rule::new("one", ONE, by_number)], false)).with(Features::None),
+    Case::new("check_unmeasured", || check(vec![of_number()], true)).with(Features::Metrics),
+    Case::new("check_measured", || observed::measured(|| check(vec![of_number()], true))).with(Features::Metrics),
+    Case::new("check_refused_measured", || observed::measured(|| check(vec![Rule::new("one", ONE, by_number)], false)))
+        .with(Features::Metrics),
+    Case::new("check_three_rules_measured", || observed::measured(|| check(three(MINUTE), true)))
+        .with(Features::Metrics),
 ];
+
+/// The cases of this build.
+pub fn here() -> impl Iterator<Item = &'static Case> {
+    CASES.iter().filter(|case| case.with == Features::HERE)
+}
 
 const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 const MINUTE: Limit = Limit::per_minute(1_000);

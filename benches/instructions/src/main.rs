@@ -3,6 +3,7 @@
 
 mod cases;
 mod limits;
+mod observed;
 
 use std::{
     process::{Command, ExitCode, Stdio},
@@ -13,7 +14,7 @@ use std::{
     thread,
 };
 
-use cases::{CASES, Case, Operation};
+use cases::{CASES, Case, Operation, here};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -61,10 +62,10 @@ fn report() -> ExitCode {
         Ok(counts) => counts,
         Err(why) => return failure(&why),
     };
-    let count_of = |name: &str| CASES.iter().zip(&counts).find(|(case, _)| case.name == name).map_or(0.0, |(_, n)| *n);
+    let count_of = |name: &str| here().zip(&counts).find(|(case, _)| case.name == name).map_or(0.0, |(_, n)| *n);
     println!("{:<26} {:>8} {:>8} {:>6}", "instructions", "count", "limit", "of it");
     let mut wrong = Vec::new();
-    for (case, count) in CASES.iter().zip(&counts) {
+    for (case, count) in here().zip(&counts) {
         let count = (count - case.over.map_or(0.0, count_of)) / case.shared_by;
         let Some(limit) = limits.get(case.name) else {
             if case.is_limited {
@@ -94,10 +95,11 @@ fn failure(why: &str) -> ExitCode {
 
 /// Counts every case, as many at a time as there are processors: what else runs changes no count.
 fn count_all() -> Result<Vec<f64>, String> {
-    let (next, counts) = (AtomicUsize::new(0), Mutex::new(vec![Err("was not counted".to_owned()); CASES.len()]));
+    let cases: Vec<_> = here().collect();
+    let (next, counts) = (AtomicUsize::new(0), Mutex::new(vec![Err("was not counted".to_owned()); cases.len()]));
     let work = || {
         while let at = next.fetch_add(1, Ordering::Relaxed)
-            && let Some(case) = CASES.get(at)
+            && let Some(case) = cases.get(at)
         {
             let count = callgrind(case);
             counts.lock().expect("nobody panics with it")[at] = count;

@@ -67,6 +67,7 @@ impl Inner {
             }
             Err(error) => {
                 count(&self.counts.failed);
+                observe::store_failed();
                 // Without a runtime nobody would close it again.
                 if Handle::try_current().is_ok() && self.circuit.failed(*ticket) {
                     count(&self.counts.opened);
@@ -214,5 +215,9 @@ impl Store for Guarded {
 
     fn has_fallback(&self) -> bool {
         true
+    }
+
+    fn publish_metrics(&self) {
+        self.inner.store.publish_metrics();
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     charge::{Charge, Judged, Take, Taken},
     key::KeyId,
     limit::Limit,
-    observe::{self, Counter, Once},
+    observe::{self, Once},
     time::Nanos,
 };
 
@@ -42,8 +42,6 @@ pub(super) struct Base<B: Bucket> {
     /// time is likely to look, and a count too low means looking again.
     empty_parts: AtomicUsize,
     reported_full: Once,
-    /// Decisions on keys that had no place.
-    pub(super) overflowed: Counter,
 }
 
 /// What is known of a key that has no bucket.
@@ -90,7 +88,6 @@ impl<B: Bucket> Base<B> {
             emptied: AtomicU64::new(0),
             empty_parts: AtomicUsize::new(0),
             reported_full: Once::default(),
-            overflowed: Counter::default(),
         }
     }
 

@@ -262,7 +262,7 @@ impl<B: Packed> Buckets<B> {
         };
         self.dropped = self.dropped.max(now);
         let dropped = self.dense.rebuild(keep, |key| table.base.hash(key));
-        table.base.kin.count.release(dropped);
+        table.base.kin.count.evict(dropped);
         (dropped, next)
     }
 
@@ -283,7 +283,7 @@ impl<B: Packed> Buckets<B> {
                 fresh_at > now
             };
             let gone = dense.rebuild(keep, |key| table.base.hash(key));
-            table.base.kin.count.release(gone);
+            table.base.kin.count.evict(gone);
             dropped += gone;
         }
         self.former.retain(|former| former.dense.len() > 0);
@@ -294,7 +294,7 @@ impl<B: Packed> Buckets<B> {
                 next = if fresh_at > now { next.min(fresh_at) } else { next };
                 fresh_at > now
             });
-            table.base.kin.count.release(before - wide.len());
+            table.base.kin.count.evict(before - wide.len());
             dropped += before - wide.len();
             if wide.is_empty() {
                 self.wide = None;

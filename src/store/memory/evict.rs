@@ -2,11 +2,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::observe::Steps;
+
 /// How many keys there are and may be.
 pub(super) struct Count {
     /// Relaxed is enough: it publishes nothing, and the bound holds because it is raised by compare-and-swap.
     now: AtomicUsize,
     max: usize,
+    /// Buckets that were dropped because they answered as fresh ones.
+    pub(super) evicted: Steps,
+    /// Decisions on keys that had no place.
+    pub(super) overflowed: Steps,
 }
 
 /// Room for one key, given back unless kept.
@@ -15,7 +21,7 @@ pub(super) struct Room<'a>(&'a Count);
 
 impl Count {
     pub(super) fn up_to(max: usize) -> Self {
-        Self { now: AtomicUsize::new(0), max }
+        Self { now: AtomicUsize::new(0), max, evicted: Steps::default(), overflowed: Steps::default() }
     }
 
     /// Takes room for one more key, if there is any.
@@ -26,6 +32,17 @@ impl Count {
 
     pub(super) fn release(&self, keys: usize) {
         self.now.fetch_sub(keys, Ordering::Relaxed);
+    }
+
+    /// Says that so many buckets were dropped because they answered as fresh ones.
+    pub(super) fn evict(&self, keys: usize) {
+        self.release(keys);
+        self.evicted.add(keys);
+    }
+
+    /// Says that a new bucket took the place of one that answered as a fresh one.
+    pub(super) fn replace(&self) {
+        self.evicted.add(1);
     }
 
     pub(super) fn has_room(&self) -> bool {

@@ -138,7 +138,7 @@ impl<B: Bucket> MapTable<B> {
             let fresh_at = self.base.bucket.fresh_at(&entry.state, &entry.limit);
             if fresh_at <= now {
                 dropped += 1;
-                self.base.kin.count.release(1);
+                self.base.kin.count.evict(1);
                 return false;
             }
             kept += 1;
@@ -350,9 +350,5 @@ impl<B: Bucket> AnyTable for MapTable<B> {
             self.sweep_map(map, now, true);
         }
         self.base.is_drained(map.is_none_or(|map| map.map.is_empty()), self.maps.len(), now)
-    }
-
-    fn overflowed(&self) -> u64 {
-        self.base.overflowed.get()
     }
 }

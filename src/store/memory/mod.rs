@@ -12,6 +12,7 @@ use crate::{
     error::Unsupported,
     key::{KeyId, Secret},
     limit::Limit,
+    observe::Held,
     time::Nanos,
 };
 
@@ -80,6 +81,8 @@ pub struct MemoryCounts {
     /// Decisions on keys for which there was no place, by [`Overflow`]; a sign of a flood, or of too low a
     /// [`max_keys`](MemoryStoreBuilder::max_keys).
     pub overflow_decisions: u64,
+    /// Buckets that were dropped because they answered as fresh ones. No answer changes by that.
+    pub evicted_keys: u64,
 }
 
 /// How many keys a rule may hold, and what happens to others.
@@ -106,6 +109,7 @@ struct Place {
     name: Cow<'static, str>,
     limit: Limit,
     table: Arc<Table>,
+    told: Held,
 }
 
 /// Builds a [`MemoryStore`].
@@ -134,14 +138,16 @@ impl MemoryStore {
 
     /// Returns what the store holds and did, over all rules that some limiter has.
     ///
-    /// A bucket in use is never dropped for another one, so there is nothing to tell of such evictions.
+    /// A bucket in use is never dropped for another one: only those that answer as fresh ones are evicted.
     pub fn counts(&self) -> MemoryCounts {
         let (mut counts, mut rules): (_, SmallVec<[Arc<Table>; 8]>) = (MemoryCounts::default(), SmallVec::new());
         for table in self.tables() {
-            counts.overflow_decisions += table.buckets.overflowed();
-            // The tables of one rule count its keys together.
+            // The tables of one rule count together.
             if !rules.iter().any(|counted| counted.is_kin_of(&table)) {
-                counts.tracked_keys += table.buckets.kin().count.get();
+                let count = &table.buckets.kin().count;
+                counts.tracked_keys += count.get();
+                counts.overflow_decisions += count.overflowed.get();
+                counts.evicted_keys += count.evicted.get();
                 rules.push(table);
             }
         }
@@ -263,5 +269,15 @@ impl Store for MemoryStore {
     /// It cannot fail.
     fn has_fallback(&self) -> bool {
         true
+    }
+
+    /// Of the limiters that have a rule, the one that was made last tells.
+    fn publish_metrics(&self) {
+        let places: Vec<_> = places::live(&self.places()).collect();
+        for (at, place) in places.iter().enumerate() {
+            let is_last = !places.iter().take(at).any(|later| later.table.is_kin_of(&place.table));
+            let count = &place.table.buckets.kin().count;
+            place.told.publish(if is_last { count.get() } else { 0 }, &count.evicted, &count.overflowed);
+        }
     }
 }

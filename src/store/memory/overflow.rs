@@ -69,7 +69,7 @@ impl<B: Bucket> Base<B> {
             }
         };
         judged.verdict.untracked = true;
-        self.overflowed.add_one();
+        self.kin.count.overflowed.add(1);
         (settled, judged)
     }
 }

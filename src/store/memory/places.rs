@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::{Bound, Place, line::Table};
-use crate::{charge::RuleSpec, error::Unsupported};
+use crate::{charge::RuleSpec, error::Unsupported, observe::Held};
 
 /// The places that somebody has, the latest first.
 pub(super) fn live(places: &[Weak<Place>]) -> impl Iterator<Item = Arc<Place>> {
@@ -21,7 +21,7 @@ pub(super) fn find(
         Some(before) => follow(places, spec, bound, &before.table),
         None => join(places, spec, bound, before.is_some())?,
     };
-    Ok(Place { name: spec.name.clone(), limit: spec.limit, table })
+    Ok(Place { name: spec.name.clone(), limit: spec.limit, table, told: Held::new(spec.name.clone()) })
 }
 
 /// The table of a rule whose counts go on from those of `before`.

@@ -158,7 +158,10 @@ impl<B: Packed> ShardedTable<B> {
         buckets.dense.insert(vacancy, slot);
         match room {
             Some(room) => room.keep(),
-            None => buckets.dropped = now,
+            None => {
+                buckets.dropped = now;
+                self.base.kin.count.replace();
+            }
         }
         buckets.seen = now;
         shard.has_fresh_at(self.fresh_at(&slot, &charge.limit, now));
@@ -200,8 +203,9 @@ impl<B: Packed> ShardedTable<B> {
         }
         shard.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
         buckets.insert(self, charge.key, vacancy, hash, entry);
-        if let Some(room) = room {
-            room.keep();
+        match room {
+            Some(room) => room.keep(),
+            None => self.base.kin.count.replace(),
         }
         Visit { settled, judged, untidy: self.is_untidy(buckets) }
     }
@@ -380,10 +384,6 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         }
         let is_empty = shard.buckets.lock().is_empty();
         self.base.is_drained(is_empty, shards.len(), now)
-    }
-
-    fn overflowed(&self) -> u64 {
-        self.base.overflowed.get()
     }
 }
 

@@ -114,8 +114,6 @@ pub(super) trait AnyTable: Send + Sync {
     fn sweep(&self, now: Nanos) -> usize;
     /// Drops fresh buckets of one part, of a table that no key comes to any more, and returns whether nothing is left.
     fn drain(&self, now: Nanos) -> bool;
-    /// How many decisions were on keys that had no place.
-    fn overflowed(&self) -> u64;
 }
 
 /// What follows the only charge of a request: nothing.

@@ -16,7 +16,7 @@ fn logged(work: impl FnOnce()) -> Vec<String> {
 
 /// Those that report more than a refusal.
 fn reports(work: impl FnOnce()) -> Vec<String> {
-    logged(work).into_iter().filter(|line| !line.starts_with("DEBUG")).collect()
+    logged(work).into_iter().filter(|line| !line.starts_with("DEBUG") && !line.contains("request refused")).collect()
 }
 
 fn many() -> Limit {
@@ -212,4 +212,31 @@ fn no_line_of_the_log_has_a_key_in_it() {
             assert!(!line.contains(mark), "{mark} in {line}");
         }
     }
+}
+
+#[test]
+fn a_client_that_keeps_on_is_a_line_a_second_for_each_rule() {
+    let clock = ManualClock::new();
+    let rules =
+        ["one", "two"].map(|name| Rule::new(name, Limit::per_day(1), |id: &u64| Some(tollgate::Key::from(*id))));
+    let limiter = Limiter::builder(rules).clock(clock.clone()).build().unwrap();
+    let told = |level: &str, lines: &[String]| -> Vec<String> {
+        let refusals = lines.iter().filter(|line| line.starts_with(level) && line.contains("request refused"));
+        refusals.map(|line| line.split("refused ").last().unwrap().to_owned()).collect()
+    };
+    let ask = |times: usize| {
+        logged(|| {
+            for _ in 0..times {
+                let _ = limiter.check_now(&7).unwrap();
+            }
+        })
+    };
+    let first = ask(6);
+    let line = |rule: &str, untold: u32| format!("rule=\"{rule}\" status=429 untold={untold}");
+    assert_eq!(told("INFO", &first), [line("one", 0), line("two", 0)]);
+    assert_eq!(told("DEBUG", &first).len(), 8, "{first:?}");
+    clock.advance(std::time::Duration::from_millis(999));
+    assert_eq!(told("INFO", &ask(10)), [""; 0]);
+    clock.advance(std::time::Duration::from_millis(1));
+    assert_eq!(told("INFO", &ask(10)), [line("one", 14), line("two", 14)]);
 }

@@ -4,6 +4,7 @@ use crate::{
     charge::{RuleSpec, Slot},
     key::Key,
     key::Secret,
+    observe::Held,
     store::memory::{Bound, Overflow, Place, line::Table},
 };
 
@@ -18,7 +19,7 @@ fn spec(permits: u64) -> RuleSpec {
 fn slot(permits: u64) -> Slot {
     let spec = spec(permits);
     let table = Table::new(&spec, BOUND, None);
-    Slot::new(Place { name: spec.name, limit: spec.limit, table })
+    Slot::new(Place { told: Held::new(spec.name.clone()), name: spec.name, limit: spec.limit, table })
 }
 
 fn table() -> ShardedTable<TokenBucket> {

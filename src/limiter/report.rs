@@ -1,0 +1,97 @@
+//! What a limiter tells of its decisions: to the log, as metrics, and to the user's hook.
+
+use std::sync::Arc;
+
+use super::{
+    Inner, Limiter,
+    core::{Intent, Unanswered},
+};
+use crate::{
+    decision::{Decision, Refusal},
+    observe::RuleOutcome,
+    time::BoxFuture,
+};
+
+impl<Req> Limiter<Req> {
+    /// Tells the installed [recorder](crate::guide::observing) what the store holds, for a page of metrics that is about to
+    /// be read. Without it that is told along with a decision, at most once in ten seconds. Does nothing without the feature
+    /// `metrics`.
+    pub fn publish_metrics(&self) {
+        self.inner.core.store.publish_metrics();
+    }
+
+    /// The answer where the store failed: what the rules that applied say of that.
+    pub(crate) fn without_store(&self, unanswered: &Unanswered) -> Decision {
+        let core = &self.inner.core;
+        core.store_state.failed(&unanswered.error);
+        let outcome = if unanswered.refuses { RuleOutcome::DegradedClosed } else { RuleOutcome::DegradedOpen };
+        self.inner.observed.decided(unanswered.rules.iter().map(|rule| (*rule, outcome)));
+        let (info, now) = (Arc::clone(&core.info), core.clock.now());
+        if unanswered.refuses {
+            Decision::refused(info, Refusal::StoreFailed, now)
+        } else {
+            Decision::unguarded(info, now)
+        }
+    }
+
+    /// As [`report`](Self::report), of a decision of which nobody else wants the rules' names but for `names_rules`.
+    #[inline]
+    pub(crate) fn name_and_report(&self, request: &Req, decision: &mut Decision, names_rules: bool) {
+        let is_told = !decision.is_allowed() || self.inner.on_decision.is_some() || self.inner.rules.tries();
+        if names_rules || is_told {
+            decision.name(&self.inner.core.info);
+        }
+        if is_told {
+            self.report(request, decision);
+        } else {
+            self.inner.count(decision);
+        }
+    }
+
+    /// Reports a decision that is final.
+    #[inline]
+    pub(crate) fn report(&self, request: &Req, decision: &Decision) {
+        let inner = &*self.inner;
+        inner.count(decision);
+        if !decision.is_allowed() {
+            let (now, status) = (decision.at().get(), decision.status().as_u16());
+            inner.observed.refused(now, status, decision.numbered_violated());
+        }
+        if inner.rules.tries() {
+            inner.report_tried(decision);
+        }
+        if let Some(hook) = &inner.on_decision {
+            hook(request, decision);
+        }
+    }
+
+    /// Waits for the turn of a request that passes with a delay.
+    pub(crate) fn turn(&self, decision: &Decision) -> BoxFuture<'static, ()> {
+        let sleep = self.inner.core.clock.sleep(decision.delay());
+        match decision.held_by() {
+            Some(rule) => self.inner.observed.waits(rule, sleep),
+            None => sleep,
+        }
+    }
+}
+
+impl<Req> Inner<Req> {
+    /// A request had no key for a rule.
+    pub(super) fn missing_key(&self, rule: usize, intent: Intent) {
+        if intent != Intent::Peek {
+            self.observed.decided(std::iter::once((rule, RuleOutcome::MissingKey)));
+        }
+    }
+
+    #[inline]
+    fn count(&self, decision: &Decision) {
+        let at = decision.at();
+        self.observed.decided(decision.outcomes(&self.core.info));
+        if self.observed.times(at.get()) {
+            self.observed.took(self.core.clock.now().saturating_sub(at).as_duration());
+        }
+        if self.observed.publishes(at.get()) {
+            self.core.store.publish_metrics();
+        }
+    }
+}
