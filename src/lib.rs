@@ -7,6 +7,7 @@
 //! [layers]: crate::guide::layers
 //! [headers]: crate::guide::headers
 //! [trying limits]: crate::guide::trying_limits
+//! [rules as data]: crate::guide::rules_as_data
 //! [proxies]: crate::guide::proxies
 //! [gRPC]: crate::guide::grpc
 //! [Redis]: crate::guide::redis
@@ -32,6 +33,8 @@
 mod body;
 pub mod bucket;
 pub mod charge;
+#[cfg(feature = "config")]
+pub mod config;
 pub mod decision;
 mod error;
 mod extract;

@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 9] = [
     &["charge"],
     &["store", "rule"],
     &["limiter"],
-    &["response"],
+    &["response", "config"],
     &["body", "future", "service", "layer"],
     &["extract", "guide", "testing"],
 ];

@@ -7,6 +7,8 @@
 use std::{fmt::Debug, fs, marker::PhantomData, path::Path};
 
 use axum::{extract::Request, routing::Route};
+#[cfg(feature = "config")]
+use tollgate::config::{Code, Format, Problem, Problems, Registry, Rules};
 #[cfg(feature = "redis")]
 use tollgate::store::{RedisStore, RedisStoreBuilder};
 #[cfg(feature = "testing")]
@@ -127,6 +129,20 @@ table! {
     StoreError: Send Sync Unpin Clone Debug;
     Unsupported: Send Sync Unpin Clone Debug;
 
+    // Rules from files.
+    #[cfg(feature = "config")]
+    Rules: Send Sync Unpin Clone Debug;
+    #[cfg(feature = "config")]
+    Format: Send Sync Unpin Clone Copy Debug;
+    #[cfg(feature = "config")]
+    Registry<axum::body::Body>: Send Sync Unpin Clone Debug;
+    #[cfg(feature = "config")]
+    Problem: Send Sync Unpin Clone Debug;
+    #[cfg(feature = "config")]
+    Problems: Send Sync Unpin Clone Debug;
+    #[cfg(feature = "config")]
+    Code: Send Sync Unpin Clone Copy Debug;
+
     // Stores. A receipt is for one charge, so it is not cloned.
     MemoryStore: Send Sync Unpin Clone Debug;
     MemoryStoreBuilder: Send Sync Unpin Clone Debug;
@@ -206,7 +222,8 @@ fn every_public_type_is_in_the_table() {
             if path.is_dir() {
                 // What another feature adds is not there without it.
                 let known = (cfg!(feature = "testing") || !path.ends_with("testing"))
-                    && (cfg!(feature = "redis") || !path.ends_with("store/redis"));
+                    && (cfg!(feature = "redis") || !path.ends_with("store/redis"))
+                    && (cfg!(feature = "config") || !path.ends_with("src/config"));
                 if known {
                     directories.push(path);
                 }
@@ -240,6 +257,8 @@ fn errors_are_errors_that_can_be_boxed_and_sent() {
     is_error::<Error>();
     is_error::<StoreError>();
     is_error::<Unsupported>();
+    #[cfg(feature = "config")]
+    is_error::<Problems>();
     #[cfg(feature = "testing")]
     is_error::<Violations>();
 }

@@ -33,6 +33,10 @@ pub mod proxies {}
 #[cfg(feature = "redis")]
 pub mod redis {}
 
+#[doc = include_str!("rules_as_data.md")]
+#[cfg(feature = "config")]
+pub mod rules_as_data {}
+
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 

@@ -145,7 +145,7 @@ impl TrustedProxies {
     ///
     /// Where `name` is not a valid header name.
     #[track_caller]
-    pub fn header(mut self, name: &'static str) -> Self {
+    pub fn header(mut self, name: &str) -> Self {
         self.source = Source::Single(super::header_name(name));
         self
     }

@@ -26,9 +26,7 @@ use super::{Key, Part, Repr};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[track_caller]
-pub fn header<B>(
-    name: &'static str,
-) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
+pub fn header<B>(name: &str) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
     let name = super::header_name(name);
     move |request| Some(Key::from(request.headers().get(&name)?.as_bytes()))
 }
@@ -143,6 +141,32 @@ where
     E: Extractors<Req> + Clone + Send + Sync + 'static,
 {
     move |request| extractors.first(request)
+}
+
+/// An extractor whose type is not known.
+#[cfg(feature = "config")]
+pub(crate) type DynExtractor<Req> = std::sync::Arc<dyn for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync>;
+
+/// As [`all`], of any number of extractors.
+#[cfg(feature = "config")]
+pub(crate) fn all_of<'a, Req>(extractors: &[DynExtractor<Req>], request: &'a Req) -> Option<Key<'a>> {
+    let mut keys = extractors.iter().map(|extractor| extractor(request).filter(|key| !key.is_empty()));
+    let first = keys.next()??;
+    keys.try_fold(first, |joined, key| Some(joined.and(key?)))
+}
+
+/// As [`first`], of any number of extractors up to 255.
+#[cfg(feature = "config")]
+pub(crate) fn first_of<'a, Req>(extractors: &[DynExtractor<Req>], request: &'a Req) -> Option<Key<'a>> {
+    let mut unavailable = None;
+    for (number, extractor) in (0..=u8::MAX).zip(extractors) {
+        match extractor(request) {
+            Some(key) if key.unavailable_reason().is_some() => unavailable = unavailable.or(Some(key)),
+            Some(key) if !key.is_empty() => return Some(branch(number, key)),
+            _ => {}
+        }
+    }
+    unavailable
 }
 
 /// The key of the extractor number `branch` among several.

@@ -32,6 +32,8 @@ mod request;
 
 pub use client::{ParseNetError, TrustedProxies, client_addr};
 pub(crate) use client::{contains, parse_nets};
+#[cfg(feature = "config")]
+pub(crate) use extract::{DynExtractor, all_of, first_of};
 pub use extract::{Extractors, all, extension, first, from_fn, header};
 pub(crate) use hash::KeyHash;
 pub use id::{KeyId, Secret};
@@ -39,6 +41,8 @@ pub(crate) use peer::peer_of;
 pub use peer::{peer_addr, peer_addr_by};
 #[cfg(feature = "axum")]
 pub use request::matched_path;
+#[cfg(feature = "config")]
+pub(crate) use request::try_path_router;
 pub use request::{bearer_token, cookie, host, method, path_param, query};
 pub(crate) use request::{header_name, host_of, path_router};
 

@@ -49,8 +49,9 @@ pub fn bearer_token<B>() -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> +
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 pub fn cookie<B>(
-    name: &'static str,
+    name: impl Into<Cow<'static, str>>,
 ) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
+    let name = name.into();
     move |request| {
         let lines = request.headers().get_all(header::COOKIE).iter();
         let mut pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
@@ -114,13 +115,33 @@ pub(crate) fn host_of<B>(request: &Request<B>) -> Option<Cow<'_, str>> {
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 pub fn query<B>(
-    name: &'static str,
+    name: impl Into<Cow<'static, str>>,
 ) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
+    let name = name.into();
     move |request| {
         let pairs = form_urlencoded::parse(request.uri().query()?.as_bytes());
-        let (_, value) = pairs.into_iter().find(|(known, _)| known == name)?;
+        let (_, value) = pairs.into_iter().find(|(known, _)| *known == *name)?;
         Some(Key::from(value))
     }
+}
+
+/// A router with this pattern alone, or what is wrong with the pattern.
+pub(crate) fn try_path_router(pattern: &str) -> Result<Router<()>, String> {
+    let old = |segment: &&str| segment.starts_with([':', '*']);
+    match pattern.split('/').find(old) {
+        _ if !pattern.starts_with('/') => {
+            return Err(format!("path pattern \"{pattern}\" matches no path; begin it with \"/\""));
+        }
+        Some(segment) => {
+            return Err(format!(
+                "path pattern \"{pattern}\": \"{segment}\" is no parameter; write {{name}} or {{*name}}"
+            ));
+        }
+        None => {}
+    }
+    let mut router = Router::new();
+    router.insert(pattern, ()).map_err(|error| format!("path pattern \"{pattern}\": {error}"))?;
+    Ok(router)
 }
 
 /// A router with this pattern alone.
@@ -131,18 +152,9 @@ pub fn query<B>(
 #[track_caller]
 #[allow(clippy::panic, reason = "documented by its callers, at their callers' line")]
 pub(crate) fn path_router(pattern: &str) -> Router<()> {
-    let old = |segment: &&str| segment.starts_with([':', '*']);
-    match pattern.split('/').find(old) {
-        _ if !pattern.starts_with('/') => panic!("path pattern \"{pattern}\" matches no path; begin it with \"/\""),
-        Some(segment) => {
-            panic!("path pattern \"{pattern}\": \"{segment}\" is no parameter; write {{name}} or {{*name}}")
-        }
-        None => {}
-    }
-    let mut router = Router::new();
-    match router.insert(pattern, ()) {
-        Ok(()) => router,
-        Err(error) => panic!("path pattern \"{pattern}\": {error}"),
+    match try_path_router(pattern) {
+        Ok(router) => router,
+        Err(problem) => panic!("{problem}"),
     }
 }
 
@@ -182,16 +194,16 @@ pub(crate) fn header_name(name: &str) -> HeaderName {
 /// ```
 #[track_caller]
 pub fn path_param<B>(
-    pattern: &'static str,
-    name: &'static str,
+    pattern: &str,
+    name: impl Into<Cow<'static, str>>,
 ) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
-    let router = path_router(pattern);
+    let (router, name) = (path_router(pattern), name.into());
     assert!(
         pattern.contains(&format!("{{{name}}}")) || pattern.contains(&format!("{{*{name}}}")),
         "path pattern \"{pattern}\" has no parameter \"{name}\"; write it as {{{name}}}"
     );
     move |request| {
-        let value = router.at(request.uri().path()).ok()?.params.get(name)?;
+        let value = router.at(request.uri().path()).ok()?.params.get(&*name)?;
         Some(match Cow::from(percent_decode_str(value)) {
             Cow::Borrowed(bytes) => Key::from(bytes),
             Cow::Owned(bytes) => Key::from(bytes),

@@ -12,6 +12,7 @@ use crate::{
     time::Nanos,
 };
 
+mod blocked;
 mod mode;
 mod set;
 #[cfg(tollgate_shadowed)]
@@ -61,6 +62,8 @@ pub struct Rule<Req> {
     on_store_failure: Option<FailurePolicy>,
     mode: Mode,
     beside: Option<Beside>,
+    /// That it refuses everything is what it is for, and not reported.
+    blocked: bool,
 }
 
 enum Cost<Req> {
@@ -116,6 +119,7 @@ impl<Req> Rule<Req> {
             on_store_failure: None,
             mode: Mode::Enforce,
             beside: None,
+            blocked: false,
         }
     }
 
@@ -268,7 +272,7 @@ impl<Req> Rule<Req> {
     #[cold]
     fn can_run(&self, limit: &Limit, reported: &Reported) -> bool {
         let usable = set::check_limit(limit, &self.algorithm).is_ok();
-        if !usable {
+        if !usable && !self.blocked {
             observe::unusable_limit(&reported.limit, &self.name);
         }
         usable
@@ -372,6 +376,7 @@ impl<Req> Clone for Rule<Req> {
             on_store_failure: self.on_store_failure,
             mode: self.mode,
             beside: self.beside.clone(),
+            blocked: self.blocked,
         }
     }
 }

@@ -29,6 +29,8 @@ mod quickstart;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "config")]
+mod rules_as_data;
 mod seeds;
 mod service;
 mod sockets;

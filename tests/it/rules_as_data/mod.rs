@@ -1,0 +1,7 @@
+//! Rules from files.
+
+mod broken;
+mod data;
+mod matching;
+mod published;
+mod schema;
