@@ -236,6 +236,9 @@ impl<B: 'static> Building<'_, B> {
             data::Algorithm::LeakyBucket => rule.algorithm(LeakyBucket),
         };
         rule = rule.mode(mode(one));
+        if let Some(was) = &one.own.was {
+            rule = rule.was(was.0.clone());
+        }
         if one.get(|entry| &entry.overload) == Some(&true) {
             rule = rule.overload();
         }

@@ -45,6 +45,8 @@ tables! {
     Entry {
         /// The name of the rule: in header fields, logs and metrics. Counts belong to it, so it should not change.
         id = "id": Id,
+        /// The id that the rule had before: its counts go on from there.
+        was = "was": Id,
         /// Which requests it is for; all of the policy's unless said. Of a policy's entries the most specific one wins.
         matching = "match": Match,
         /// What is counted by: "global", "peer_addr", "client_addr", "bearer_token", "host", "method", "matched_path",

@@ -58,6 +58,7 @@ impl Checker<'_> {
     fn of_no_use(&mut self, one: &Alternative<'_>, word: Amount) {
         let own = one.own;
         let fields = [
+            ("was", own.was.is_some()),
             ("key", own.key.is_some()),
             ("algorithm", own.algorithm.is_some()),
             ("cost", own.cost.is_some()),

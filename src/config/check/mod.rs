@@ -7,8 +7,8 @@ use super::{
     matching,
     problem::{Code, Problem, instead, shown},
     read::step,
-    resolve::{Alternative, Alternatives},
-    texts::Net,
+    resolve::{Alternative, Alternatives, Quota},
+    texts::{Id, Net},
 };
 
 use crate::key::parse_nets;
@@ -81,6 +81,40 @@ impl<'f> Checker<'f> {
             }
             self.policy_match(&alternatives);
             self.same_matches(&each);
+        }
+        self.other_names(&ids);
+    }
+
+    /// The names that rules had before, and those of rules that refuse for a tier, are no other entry's.
+    fn other_names(&mut self, ids: &HashMap<String, String>) {
+        let mut before = HashMap::new();
+        for alternatives in Alternatives::of(self.file) {
+            for one in alternatives.each() {
+                let path = format!("{}.was", one.path);
+                if let Some(Id(was)) = &one.own.was {
+                    if let Some(other) = ids.get(was) {
+                        let text = format!("{} is the id of {other}, whose counts are its own; drop it", shown(was));
+                        self.wrong(Code::RepeatedId, path, text);
+                    } else if let Some(other) = before.insert(was.clone(), one.path.clone()) {
+                        let text = format!("{other} was {} too, and counts go on in one place; drop it", shown(was));
+                        self.wrong(Code::RepeatedId, path, text);
+                    }
+                }
+                let refuses = |quota| quota == Quota::Blocked;
+                let quotas = one.quotas();
+                if !quotas.each().any(refuses) || quotas.each().all(refuses) {
+                    continue;
+                }
+                let id = one.own.id.as_ref().map(|id| format!("{}.blocked", id.0));
+                if let Some((id, other)) = id.and_then(|id| Some((ids.get(&id)?.clone(), id))) {
+                    let text = format!(
+                        "{} is the name of the rule for those who are blocked in {}; give it another",
+                        shown(&other),
+                        one.path
+                    );
+                    self.wrong(Code::RepeatedId, format!("{id}.id"), text);
+                }
+            }
         }
     }
 

@@ -407,3 +407,38 @@ fn each_algorithm_and_each_policy_of_failure_is_the_one_that_is_said() {
         assert_eq!(shown.contains("overload: true"), rule.name() != "leaky_bucket", "{shown}");
     }
 }
+
+#[test]
+fn a_rule_with_another_id_goes_on_from_the_counts_of_the_old_one() {
+    let rules = |head: &str| {
+        let rules = Rules::from_toml(&format!("[[policies]]\n{head}\nkey = 'host'\nlimit = '1/1h'\n")).unwrap();
+        rules.build(&Registry::new()).unwrap()
+    };
+    let store = tollgate::store::MemoryStore::new();
+    let limiter = |head| Limiter::builder(rules(head)).store(store.clone()).build().unwrap();
+    let request = Request::builder().header("host", "a.example").body(()).unwrap();
+    let before = limiter("id = 'old'");
+    assert!(before.check_now(&request).unwrap().is_allowed());
+    let decision = limiter("id = 'new'\nwas = 'old'").check_now(&request).unwrap();
+    assert_eq!(decision.violated().collect::<Vec<_>>(), ["new"]);
+}
+
+#[test]
+fn a_rule_that_is_tried_refuses_nothing_and_neither_does_a_tried_block() {
+    let rules = Rules::from_toml(
+        "[[policies]]\nid = 'a'\nkey = 'global'\nlimit = '1/1h'\nmode = 'shadow'\n\
+         [[policies.entries]]\nid = 'b'\nmatch = { method = 'POST' }\nlimit = 'blocked'\n\
+         [[policies.entries]]\nid = 'c'\nmatch = { method = 'PUT' }\nlimit = 'blocked'\nmode = 'enforce'\n",
+    )
+    .unwrap();
+    let limiter = Limiter::new(rules.build(&Registry::new()).unwrap());
+    let ask = |method| {
+        let decision = limiter.check_now(&Request::builder().method(method).body(()).unwrap()).unwrap();
+        let would: Vec<_> = decision.shadows().map(|shadow| (shadow.rule.to_owned(), shadow.would_refuse())).collect();
+        (decision.is_allowed(), would)
+    };
+    assert_eq!(ask("GET"), (true, vec![("a".into(), false)]));
+    assert_eq!(ask("GET"), (true, vec![("a".into(), true)]));
+    assert_eq!(ask("POST"), (true, vec![("b".into(), true)]));
+    assert_eq!(ask("PUT"), (false, vec![]));
+}
