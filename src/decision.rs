@@ -230,11 +230,7 @@ impl Decision {
         if self.refusal == Some(Refusal::StoreFailed) {
             return Some(Wait::Unknown);
         }
-        self.rulings.iter().filter_map(Ruling::refuses_for).max_by_key(|wait| match wait {
-            Wait::Unknown => (0, Nanos::ZERO),
-            Wait::For(wait) => (1, *wait),
-            Wait::Never => (2, Nanos::ZERO),
-        })
+        self.rulings.iter().filter_map(Ruling::refuses_for).reduce(Wait::or_longer)
     }
 
     /// Returns the longest known wait among the refusing rules: the same request passes then and not one step
@@ -249,11 +245,7 @@ impl Decision {
     /// Returns the value of `Retry-After`: the wait in whole seconds, rounded up, at least 1; 1 where the wait is
     /// not known. `None` where the request passes or never can.
     pub fn retry_after_secs(&self) -> Option<u64> {
-        match self.wait()? {
-            Wait::For(wait) => Some(wait.as_secs_ceil().max(1)),
-            Wait::Unknown => Some(1),
-            Wait::Never => None,
-        }
+        self.wait()?.retry_after_secs()
     }
 
     /// Returns the rule whose numbers clients are told. A refusal goes before a pass, *never* before the longest wait
@@ -284,8 +276,21 @@ impl Decision {
 
     /// Returns the names of the rules that refused by a count, in the order of the rules.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
-        let refuses = |rule: &RuleVerdict<'_>| !rule.verdict.outcome.passes() && rule.verdict.source.has_numbers();
-        self.rules().filter(refuses).map(|rule| rule.rule)
+        self.violated_rulings().map(|ruling| self.named(ruling).rule)
+    }
+
+    fn violated_rulings(&self) -> impl Iterator<Item = &Ruling> {
+        self.rulings.iter().filter(|ruling| !ruling.passes() && ruling.source().has_numbers())
+    }
+
+    /// The numbers of the rules that refused by a count.
+    pub(crate) fn violated_rules(&self) -> impl Iterator<Item = usize> {
+        self.violated_rulings().map(Ruling::rule)
+    }
+
+    /// What there is to know of the limiter's rules, where they are [named](Self::name).
+    pub(crate) fn names(&self) -> Option<&Arc<[RuleInfo]>> {
+        self.rules.as_ref()
     }
 
     /// Whether every rule applied, each under the limit it was made with, and the store counted.

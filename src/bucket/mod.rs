@@ -25,7 +25,7 @@ pub use algorithm::Algorithm;
 pub use custom::{CustomBucket, CustomState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::LeakyBucket;
-pub(crate) use packed::{Packed, Quick};
+pub(crate) use packed::{Packed, Quick, Words};
 pub use schedule::Schedule;
 pub use sliding_window_counter::{SlidingWindowCounter, SlidingWindowCounterState};
 pub use sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};

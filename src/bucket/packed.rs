@@ -14,7 +14,7 @@ use crate::{
 /// many buckets together; any time that is not earlier, and that the clock has reached, will do.
 pub(crate) trait Packed: Bucket<State: Copy> {
     /// The words. Zeros are a fresh state.
-    type Words: Copy + Default + Send + Sync + 'static;
+    type Words: Words;
 
     /// Returns `state` in words, or `None` where it needs more.
     fn pack(&self, state: &Self::State) -> Option<Self::Words>;
@@ -33,6 +33,26 @@ pub(crate) trait Packed: Bucket<State: Copy> {
     fn at_once(&self, _words: Self::Words, _quick: &Quick, _now: Nanos, _cost: u64) -> Option<AtOnce<Self::Words>> {
         None
     }
+}
+
+/// A few words of 32 bits.
+pub(crate) trait Words: Copy + Default + Send + Sync + 'static {
+    /// Nothing, aligned as a table's slot with these words should be: so that one which fits in half a cache line never
+    /// lies across two.
+    type Align: Copy + Default + std::fmt::Debug + Send + Sync + 'static;
+}
+
+/// Half a cache line.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
+pub(crate) struct HalfLine;
+
+impl Words for [u32; 3] {
+    type Align = [HalfLine; 0];
+}
+
+impl Words for [u32; 4] {
+    type Align = [u32; 0];
 }
 
 /// A limit of which a nanosecond drains one unit, so that units are nanoseconds: all those of a whole number of nanoseconds a

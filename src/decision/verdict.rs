@@ -12,6 +12,26 @@ pub enum Wait {
     Never,
 }
 
+impl Wait {
+    /// The one that holds where two rules refuse: never before the longer wait, and that before an unknown one.
+    pub(super) fn or_longer(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Never, _) | (_, Self::Never) => Self::Never,
+            (Self::For(one), Self::For(other)) => Self::For(one.max(other)),
+            (known @ Self::For(_), Self::Unknown) | (Self::Unknown, known) => known,
+        }
+    }
+
+    /// In whole seconds, at least 1; 1 where it is not known.
+    pub(crate) const fn retry_after_secs(self) -> Option<u64> {
+        match self {
+            Self::For(wait) if wait.as_secs_ceil() > 1 => Some(wait.as_secs_ceil()),
+            Self::For(_) | Self::Unknown => Some(1),
+            Self::Never => None,
+        }
+    }
+}
+
 /// What one rule says of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

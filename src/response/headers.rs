@@ -84,9 +84,9 @@ impl fmt::Debug for Headers {
     }
 }
 
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+pub(super) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 

@@ -10,6 +10,7 @@ mod arena;
 mod digits;
 mod grpc;
 mod headers;
+mod prepared;
 mod problem;
 mod told;
 mod warning;
@@ -29,8 +30,9 @@ use crate::{
     time::Nanos,
 };
 
-use headers::Policies;
 pub use headers::{Headers, Writer};
+use headers::{Policies, append_lists};
+use prepared::Prepared;
 use told::Fields;
 pub use told::Told;
 pub(crate) use warning::WARNING;
@@ -79,6 +81,7 @@ pub struct Http {
     pub(crate) grpc_pushback: bool,
     pub(crate) exposes_decision: bool,
     policies: Policies,
+    prepared: Prepared,
 }
 
 impl Http {
@@ -128,8 +131,9 @@ impl Http {
 
     /// The wait in seconds, rounded up, with jitter: never less than the truth.
     fn retry_after_secs(&self, decision: &Decision) -> Option<u64> {
-        let secs = decision.retry_after_secs()?;
-        let wait = match decision.wait()? {
+        let wait = decision.wait()?;
+        let secs = wait.retry_after_secs()?;
+        let wait = match wait {
             Wait::For(wait) if self.jitter_percent > 0 => wait,
             _ => return Some(secs),
         };
@@ -145,28 +149,57 @@ impl Http {
             let mut response = Response::new(ResponseBody::refusal(RefusalBody::default()));
             response.headers_mut().insert(header::CONTENT_TYPE, content_type);
             grpc::write(response.headers_mut(), decision, self.grpc_pushback);
+            self.finish(&mut response, decision);
             return response;
         }
-        let (content_type, text) = problem::document(decision, accept::wants_text(request.headers()));
+        let as_text = accept::wants_text(request.headers());
+        let text = problem::document(decision, as_text);
         let length = text.len();
         // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD.
         let is_head = request.method() == Method::HEAD;
         let text = if is_head { Bytes::new() } else { text };
         let mut response = Response::new(ResponseBody::refusal(RefusalBody::from(text)));
-        *response.headers_mut() = HeaderMap::with_capacity(FIELDS);
         *response.status_mut() = decision.status();
+        match self.prepared(decision, as_text) {
+            Some(fields) => {
+                *response.headers_mut() = fields;
+                self.expose(response.extensions_mut(), decision);
+            }
+            None => {
+                response.headers_mut().insert(header::CONTENT_TYPE, problem::content_type(as_text));
+                self.finish(&mut response, decision);
+            }
+        }
         if is_head {
             // RFC 9110, 8.6: a length, where there is one, is that of the answer to GET. Servers would add that of the
             // empty body.
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
-        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
         response
     }
-}
 
-/// As many fields as a refusal has: what it is, when to retry, and the limit's three.
-const FIELDS: usize = 6;
+    /// The fields of the default refusal, where it is one of the usual ones.
+    fn prepared(&self, decision: &Decision, as_text: bool) -> Option<HeaderMap> {
+        if as_text || matches!(self.headers, Headers::Custom(_)) {
+            return None;
+        }
+        let secs = self.retry_after_secs(decision)?;
+        let (numbers, lists) = match self.headers.told(decision, &self.policies) {
+            Fields::X(numbers) => (Some((numbers, numbers.reset?)), None),
+            Fields::Ietf(lists) => (None, Some(lists)),
+            Fields::Both(both) => {
+                let (numbers, lists) = *both;
+                (Some((numbers, numbers.reset?)), Some(lists))
+            }
+            Fields::None | Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_) => (None, None),
+        };
+        let mut fields = self.prepared.fields(secs, numbers);
+        if let Some(lists) = lists {
+            append_lists(&mut fields, lists);
+        }
+        Some(fields)
+    }
+}
 
 /// Answers that are HTTP's, and can be told what every HTTP layer can. Sealed.
 pub trait HttpAnswers: sealed::Sealed {}
@@ -218,9 +251,7 @@ impl<B> Answer<Response<B>> for Http {
 
 impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
     fn refuse(&self, request: &Request<ReqB>, decision: &Decision) -> Self::Response {
-        let mut response = self.refusal(request, decision);
-        self.finish(&mut response, decision);
-        response
+        self.refusal(request, decision)
     }
 
     #[inline]

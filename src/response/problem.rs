@@ -1,28 +1,81 @@
 //! The default refusal's body: a problem document (RFC 9457), with the types of
 //! draft-ietf-httpapi-ratelimit-headers-11, section 5.
 
-use std::fmt::Write;
+use std::{cell::RefCell, fmt::Write, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderValue;
+use smallvec::SmallVec;
 
 use super::arena::{put_number, written};
-use crate::decision::{Decision, Refusal, Wait};
+use crate::decision::{Decision, Refusal, RuleInfo, Wait};
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Returns the content type and the body.
-pub(super) fn document(decision: &Decision, as_text: bool) -> (HeaderValue, Bytes) {
-    if as_text {
-        let body = written(|text| {
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+/// The document that this thread has written last. In a flood one refusal is as the other for a second.
+struct Last {
+    rules: Arc<[RuleInfo]>,
+    refusal: Option<Refusal>,
+    secs: Option<u64>,
+    violated: SmallVec<[usize; 3]>,
+    as_text: bool,
+    document: Bytes,
+}
+
+impl Last {
+    fn is_of(&self, decision: &Decision, as_text: bool) -> bool {
+        self.as_text == as_text
+            && self.refusal == decision.refusal()
+            && self.secs == decision.retry_after_secs()
+            && decision.names().is_some_and(|rules| Arc::ptr_eq(rules, &self.rules))
+            && decision.violated_rules().eq(self.violated.iter().copied())
+    }
+
+    fn of(decision: &Decision, as_text: bool, document: &Bytes) -> Option<Self> {
+        Some(Self {
+            rules: Arc::clone(decision.names()?),
+            refusal: decision.refusal(),
+            secs: decision.retry_after_secs(),
+            violated: decision.violated_rules().collect(),
+            as_text,
+            document: document.clone(),
+        })
+    }
+}
+
+/// Returns the content type.
+pub(super) const fn content_type(as_text: bool) -> HeaderValue {
+    if as_text { TEXT } else { PROBLEM_JSON }
+}
+
+/// Returns the body.
+pub(super) fn document(decision: &Decision, as_text: bool) -> Bytes {
+    let remembered = LAST.try_with(|last| {
+        let mut last = last.try_borrow_mut().ok()?;
+        if let Some(last) = last.as_ref().filter(|last| last.is_of(decision, as_text)) {
+            return Some(last.document.clone());
+        }
+        let document = write(decision, as_text);
+        *last = Last::of(decision, as_text, &document);
+        Some(document)
+    });
+    remembered.ok().flatten().unwrap_or_else(|| write(decision, as_text))
+}
+
+fn write(decision: &Decision, as_text: bool) -> Bytes {
+    written(|text| match as_text {
+        true => {
             detail(text, decision, |text, reason| text.put_slice(reason.as_bytes()));
             text.put_u8(b'\n');
-        });
-        return (TEXT, body);
-    }
-    (PROBLEM_JSON, written(|text| problem(text, decision)))
+        }
+        false => problem(text, decision),
+    })
 }
 
 /// The beginnings of the two usual documents, up to the status, which may be another one.

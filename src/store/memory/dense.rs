@@ -3,14 +3,15 @@
 //! A key is in the first slot from its home on that is its own; no slot between the two is empty. An entry that is as good
 //! as absent may be overwritten where it stands, so there are no tombstones.
 
-use crate::key::KeyId;
+use crate::{bucket::Words, key::KeyId};
 
 /// One key's place. Words of 32 bits, so that nothing is lost to alignment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot<W> {
+pub(super) struct Slot<W: Words> {
     key: [u32; 4],
     pub(super) era: u32,
     pub(super) words: W,
+    _align: W::Align,
 }
 
 /// No key has this tag.
@@ -22,17 +23,19 @@ fn split(key: KeyId) -> [u32; 4] {
     [whole as u32, (whole >> 32) as u32, (whole >> 64) as u32, (whole >> 96) as u32]
 }
 
-impl<W: Copy + Default> Slot<W> {
+impl<W: Words> Slot<W> {
     pub(super) fn new(key: KeyId, era: u32, words: W) -> Self {
-        Self { key: split(key), era, words }
+        Self { key: split(key), era, words, _align: W::Align::default() }
     }
 
     fn empty() -> Self {
-        Self { key: EMPTY, era: 0, words: W::default() }
+        Self { key: EMPTY, era: 0, words: W::default(), _align: W::Align::default() }
     }
 
+    #[inline]
     fn is_empty(&self) -> bool {
-        self.key == EMPTY
+        // The tag is in the first word, and no key has that of the empty slot.
+        self.key.first() == EMPTY.first()
     }
 
     pub(super) fn key(&self) -> KeyId {
@@ -54,7 +57,7 @@ pub(super) enum Vacancy {
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Dense<W> {
+pub(super) struct Dense<W: Words> {
     slots: Box<[Slot<W>]>,
     len: u32,
     /// How many entries may be inserted until the table is rebuilt, whether or not it has grown: what keeps it small
@@ -65,13 +68,13 @@ pub(super) struct Dense<W> {
 /// How many of a hundred slots may be taken before a table is rebuilt, and how many more than it holds it has then: in a
 /// small table few are walked past even where it is nearly full, and in a large one being rebuilt is what costs.
 const fn fullness(slots: usize) -> (usize, usize) {
-    if slots < 100 { (90, 25) } else { (85, 55) }
+    if slots < 100 { (85, 40) } else { (80, 60) }
 }
 
 /// A table has at least this many slots.
 const FEWEST: usize = 4;
 
-impl<W: Copy + Default> Dense<W> {
+impl<W: Words> Dense<W> {
     pub(super) fn new() -> Self {
         Self { slots: Box::default(), len: 0, until_rebuilt: 0 }
     }

@@ -5,6 +5,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::key::{Key, Secret};
 
+impl Words for [u32; 1] {
+    type Align = [u32; 0];
+}
+
 /// Hashes that fall on eight homes, the last ones among them, so that runs are long and go around the end.
 fn crowding(number: u64) -> u64 {
     match number % 8 {
@@ -88,6 +92,7 @@ proptest! {
 #[test]
 fn takes_32_bytes_a_slot_for_three_words_and_36_for_four() {
     assert_eq!((size_of::<Slot<[u32; 3]>>(), size_of::<Slot<[u32; 4]>>()), (32, 36));
+    assert_eq!((align_of::<Slot<[u32; 3]>>(), align_of::<Slot<[u32; 4]>>()), (32, 4));
 }
 
 #[test]
