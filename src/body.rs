@@ -7,13 +7,19 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::response::RefusalBody;
+use crate::{
+    response::RefusalBody,
+    store::{EndsOnDrop, HeldReceipt},
+};
 
 pin_project! {
     /// The body of a limited HTTP service's response: the inner service's own, or a refusal's.
     ///
     /// Size hint, end of stream and trailers are the inner body's own. It asks nothing of the inner body beyond what
     /// its use asks anyway.
+    ///
+    /// Places [in flight](crate::Limit::in_flight) are free when it has ended, by its last frame or an error, or is
+    /// dropped; of clones, when the first has.
     ///
     /// # Examples
     ///
@@ -37,7 +43,7 @@ pin_project! {
     #[project = KindProject]
     #[derive(Debug, Clone)]
     enum Kind<B, R> {
-        Inner { #[pin] body: B },
+        Inner { #[pin] body: B, held: EndsOnDrop },
         Refusal { #[pin] body: R },
     }
 }
@@ -45,7 +51,16 @@ pin_project! {
 impl<B, R> ResponseBody<B, R> {
     /// Wraps the inner service's body.
     pub fn new(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+        Self { kind: Kind::Inner { body, held: EndsOnDrop::default() } }
+    }
+
+    /// Says that the inner service's body has to end for what is held to be free.
+    pub(crate) fn holding(mut self, held: HeldReceipt) -> Self {
+        let ends = EndsOnDrop::from(held);
+        if let Kind::Inner { held, .. } = &mut self.kind {
+            *held = ends;
+        }
+        self
     }
 
     /// Wraps a refusal's body.
@@ -119,21 +134,36 @@ impl<B: Body, R: BodyFor<B>> Body for ResponseBody<B, R> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PollFrame<B> {
         match self.project().kind.project() {
-            KindProject::Inner { body } => body.poll_frame(cx),
+            KindProject::Inner { body, held } if !held.is_some() => body.poll_frame(cx),
+            KindProject::Inner { mut body, held } => {
+                let frame = std::task::ready!(body.as_mut().poll_frame(cx));
+                let goes_on = matches!(&frame, Some(Ok(frame)) if !frame.is_trailers()) && !body.is_end_stream();
+                if !goes_on {
+                    *held = EndsOnDrop::default();
+                }
+                Poll::Ready(frame)
+            }
             KindProject::Refusal { body } => body.poll_frame_for(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Inner { body, held } => {
+                let ended = body.is_end_stream();
+                // Nobody polls a body that says so.
+                if ended {
+                    held.end();
+                }
+                ended
+            }
             Kind::Refusal { body } => body.is_end_stream_for(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
+            Kind::Inner { body, .. } => body.size_hint(),
             Kind::Refusal { body } => body.size_hint_for(),
         }
     }

@@ -1,7 +1,9 @@
 //! What a rule and a store say to each other: plain data, without a request, a header or a closure in it.
 
+mod ending;
 mod failure;
 
+pub(crate) use ending::{ByOutcome, Condition, Ending};
 pub use failure::{FailurePolicy, Share};
 
 use std::{any::Any, borrow::Cow, fmt, sync::Arc};

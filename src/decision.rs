@@ -30,6 +30,8 @@ pub(crate) struct RuleInfo {
     pub(crate) mode: Mode,
     /// The number of the rule beside which it is tried.
     pub(crate) live: Option<usize>,
+    /// What clients are told to wait where nobody knows.
+    pub(crate) unknown_wait_secs: u64,
 }
 
 pub(crate) type Rulings = SmallVec<[Ruling; 3]>;
@@ -242,10 +244,24 @@ impl Decision {
         }
     }
 
-    /// Returns the value of `Retry-After`: the wait in whole seconds, rounded up, at least 1; 1 where the wait is
-    /// not known. `None` where the request passes or never can.
+    /// Returns the value of `Retry-After`: the wait in whole seconds, rounded up, at least 1; where the wait is not known,
+    /// 1 or what the [rule says](crate::Rule::retry_after), the longest of several. `None` where the request passes or never
+    /// can.
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.wait()?.retry_after_secs()
+        self.secs_told(self.wait()?)
+    }
+
+    /// What a client is told that has to wait for `wait`.
+    pub(crate) fn secs_told(&self, wait: Wait) -> Option<u64> {
+        Some(wait.retry_after_secs()?.max(self.unknown_wait_secs()))
+    }
+
+    /// What the rules that refuse and do not know for how long tell; at least 1.
+    fn unknown_wait_secs(&self) -> u64 {
+        let unknown = self.rulings.iter().filter(|ruling| ruling.refuses_for() == Some(Wait::Unknown));
+        unknown
+            .filter_map(|ruling| Some(self.rules.as_deref()?.get(ruling.rule())?.unknown_wait_secs))
+            .fold(1, u64::max)
     }
 
     /// Returns the rule whose numbers clients are told. A refusal goes before a pass, *never* before the longest wait

@@ -113,6 +113,9 @@ pub enum ErrorKind {
     NotReady,
     /// There is no rule of this name.
     UnknownRule,
+    /// A rule's charges end with the request ([in flight](crate::Limit::in_flight), or counted by outcome), and what was
+    /// asked for returns nothing to end them by.
+    NeedsReceipt,
 }
 
 impl Error {
@@ -138,6 +141,10 @@ impl fmt::Display for Error {
             ErrorKind::Store => "the store of the rate limiter failed",
             ErrorKind::NotReady => "the store does not answer at once; use the asynchronous form",
             ErrorKind::UnknownRule => "there is no rule of this name",
+            ErrorKind::NeedsReceipt => {
+                "a rule's charges end with the request (in flight, or counted by outcome), and a check returns nothing to \
+                 end them by; use reserve or acquire_receipt, and drop the receipt when the work is done"
+            }
         })
     }
 }

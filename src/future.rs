@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use pin_project_lite::pin_project;
@@ -12,8 +13,8 @@ use tower_service::Service;
 use crate::{
     decision::Decision,
     limiter::{Judgement, Limiter, Unanswered},
-    response::Refuse,
-    store::Receipt,
+    response::{Answer, Refuse},
+    store::{Ongoing, Receipt},
     time::BoxFuture,
 };
 
@@ -49,7 +50,9 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the inner service is called, every charge is given back. After that, the charges stand. A store
+    /// Dropped before the inner service is called, every charge is given back. After that, places
+    /// [in flight](crate::Limit::in_flight) are free, rules that count by outcome do what they say of a request without an
+    /// answer, and the other charges stand. A store
     /// that answers later may have charged a request whose future was dropped before the answer; the memory store answers
     /// at once.
     #[must_use = "futures do nothing unless polled"]
@@ -68,10 +71,24 @@ pin_project! {
     enum State<S, F, Req, R, Told, Res> {
         /// The request passed and the inner service is at it.
         Calling { #[pin] future: F, told: Told },
+        /// The same, of a request that holds something until its end. Boxed, since few do.
+        Ongoing { call: Pin<Box<Call<F, Req, R, Told>>> },
         /// It did not. Boxed, so that the future of a passing request stays small.
         Refused { response: Option<Box<Res>> },
         /// The store has not answered yet, or the request's turn has not come.
         Held { held: Box<Held<S, Req, R>> },
+    }
+}
+
+pin_project! {
+    /// A call to the inner service by a request that holds something until its end.
+    pub(crate) struct Call<F, Req, R, Told> {
+        #[pin]
+        future: F,
+        told: Told,
+        // Ends when there is an answer or an error, or with this.
+        ongoing: Option<Ongoing>,
+        gate: Arc<Gate<Req, R>>,
     }
 }
 
@@ -97,7 +114,8 @@ pub(crate) enum Step {
 
 /// Where a held request goes next.
 enum Next<Req> {
-    Call(Req, Decision),
+    /// With what ends with the request, if anything does.
+    Call(Req, Decision, Option<Box<Receipt>>),
     Refuse(Req, Decision),
 }
 
@@ -111,12 +129,60 @@ where
         Self { state: State::Calling { future, told } }
     }
 
+    pub(crate) fn ongoing(call: Call<S::Future, Req, R, R::Told>) -> Self {
+        Self { state: State::Ongoing { call: Box::pin(call) } }
+    }
+
     pub(crate) fn refused(response: R::Response) -> Self {
         Self { state: State::Refused { response: Some(Box::new(response)) } }
     }
 
     pub(crate) fn held(held: Held<S, Req, R>) -> Self {
         Self { state: State::Held { held: Box::new(held) } }
+    }
+}
+
+impl<F, Req, R, Told> Call<F, Req, R, Told> {
+    /// Calls `service`, which is ready.
+    pub(crate) fn new<S>(
+        service: &mut S,
+        mut request: Req,
+        decision: &Decision,
+        receipt: Box<Receipt>,
+        gate: Arc<Gate<Req, R>>,
+    ) -> Self
+    where
+        S: Service<Req, Future = F>,
+        R: Refuse<Req, S::Response, Told = Told>,
+    {
+        let told = gate.responder.prepare(&mut request, decision);
+        // A panic in the call ends it too.
+        let ongoing = Some(Ongoing::starting(*receipt));
+        if let Some(held) = ongoing.as_ref().and_then(Ongoing::held) {
+            gate.responder.hand_over(&mut request, held);
+        }
+        Self { future: service.call(request), told, ongoing, gate }
+    }
+
+    fn poll_answer<Res, E>(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<R::Response, E>>
+    where
+        F: Future<Output = Result<Res, E>>,
+        R: Answer<Res, Told = Told>,
+    {
+        let call = self.project();
+        let answer = ready!(call.future.poll(cx));
+        // An error ends it here, and not when somebody drops this future.
+        let ongoing = call.ongoing.take();
+        let response = answer?;
+        let Some(mut ongoing) = ongoing else { return Poll::Ready(Ok(R::pass(response, call.told))) };
+        let responder = &call.gate.responder;
+        let response = responder.judged(response, &mut |head| ongoing.judge(head));
+        let until_end = ongoing.answered();
+        let response = R::pass(response, call.told);
+        Poll::Ready(Ok(match until_end.into_held() {
+            Some(held) => responder.holding(response, held),
+            None => response,
+        }))
     }
 }
 
@@ -150,7 +216,10 @@ where
                     let receipt = gate.settled::<Res>(&request, judged, &mut decision);
                     match receipt {
                         _ if !decision.is_allowed() => return Poll::Ready(Ok(Some(Next::Refuse(request, decision)))),
-                        None => return Poll::Ready(Ok(Some(Next::Call(request, decision)))),
+                        None => return Poll::Ready(Ok(Some(Next::Call(request, decision, None)))),
+                        Some(receipt) if decision.delay() == Duration::ZERO => {
+                            return Poll::Ready(Ok(Some(Next::Call(request, decision, Some(receipt)))));
+                        }
                         Some(receipt) => {
                             self.request = Some(request);
                             self.step = Step::until_turn(&gate.limiter, decision, receipt);
@@ -171,8 +240,7 @@ where
                     let (Step::Readying { decision, receipt }, Some(request)) = (step, self.request.take()) else {
                         return Poll::Ready(Ok(None));
                     };
-                    receipt.keep();
-                    return Poll::Ready(Ok(Some(Next::Call(request, decision))));
+                    return Poll::Ready(Ok(Some(Next::Call(request, decision, receipt.start()))));
                 }
                 Step::Done => return Poll::Ready(Ok(None)),
             }
@@ -195,12 +263,20 @@ where
                     let response = ready!(future.poll(cx))?;
                     return Poll::Ready(Ok(R::pass(response, told)));
                 }
+                StateProject::Ongoing { call } => {
+                    return call.as_mut().poll_answer(cx);
+                }
                 StateProject::Refused { response } => match response.take() {
                     Some(response) => return Poll::Ready(Ok(*response)),
                     None => return Poll::Pending,
                 },
                 StateProject::Held { held } => match ready!(held.poll_next::<S::Response>(cx))? {
-                    Some(Next::Call(mut request, decision)) => {
+                    Some(Next::Call(request, decision, Some(receipt))) => {
+                        let gate = Arc::clone(&held.gate);
+                        let call = Call::new(&mut held.service, request, &decision, receipt, gate);
+                        this.state.set(State::Ongoing { call: Box::pin(call) });
+                    }
+                    Some(Next::Call(mut request, decision, None)) => {
                         let told = held.gate.responder.prepare(&mut request, &decision);
                         let future = held.service.call(request);
                         this.state.set(State::Calling { future, told });
@@ -222,7 +298,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Calling { .. } => "Calling",
+            State::Calling { .. } | State::Ongoing { .. } => "Calling",
             State::Refused { .. } => "Refused",
             State::Held { .. } => "Held",
         };

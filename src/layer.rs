@@ -67,7 +67,12 @@ impl<Req> RateLimitLayer<Req, Http> {
     }
 
     /// Sets what a refusal is for a service that is not HTTP: a response of its own. What was said of headers means nothing
-    /// to such a service.
+    /// to such a service. A place [in flight](crate::Limit::in_flight) is free when the response is there.
+    ///
+    /// # Panics
+    ///
+    /// Where a rule's charges depend on how a request was answered ([`Rule::give_back_when`], [`Rule::count_only_when`]): use
+    /// [`refuse_with_outcome`](Self::refuse_with_outcome).
     ///
     /// # Examples
     ///
@@ -85,11 +90,59 @@ impl<Req> RateLimitLayer<Req, Http> {
     /// assert_eq!(greeter.ready().await.unwrap().call("ana".into()).await.unwrap(), "not now, ana");
     /// # });
     /// ```
+    #[track_caller]
     pub fn refuse_with<Res>(
         self,
         refuse: impl Fn(&Req, &Decision) -> Res + Send + Sync + 'static,
     ) -> RateLimitLayer<Req, RefuseWith<Req, Res>> {
-        RateLimitLayer { limiter: self.limiter, responder: RefuseWith { refuse: Arc::new(refuse) } }
+        if let Some(rule) = self.limiter.judges_outcomes() {
+            #[allow(clippy::panic, reason = "documented, at the caller's line, and its twin cannot")]
+            {
+                panic!(
+                    "rule \"{rule}\" counts by outcome, and refuse_with does not say how a response of this service is to be \
+                     read; use refuse_with_outcome(refuse, |response| http::Response::builder().status(..).body(()))"
+                );
+            }
+        }
+        RateLimitLayer { limiter: self.limiter, responder: RefuseWith { refuse: Arc::new(refuse), outcome: None } }
+    }
+
+    /// As [`refuse_with`](Self::refuse_with), where rules depend on how a request was answered: `outcome` says what a
+    /// response of this service would be in HTTP.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::{Response, StatusCode};
+    /// use tollgate::{Key, Limit, RateLimitLayer, Rule};
+    /// use tower::{ServiceBuilder, ServiceExt, service_fn};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let wrong = Rule::new("wrong", Limit::per_minute(1), |password: &String| Some(Key::from(password)))
+    ///     .count_only_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+    /// let limit = RateLimitLayer::new([wrong]).refuse_with_outcome(
+    ///     |_, _| "come back later",
+    ///     |answer: &&str| {
+    ///         let mut head = Response::new(());
+    ///         *head.status_mut() = if *answer == "no" { StatusCode::UNAUTHORIZED } else { StatusCode::OK };
+    ///         head
+    ///     },
+    /// );
+    /// let door = ServiceBuilder::new().layer(limit).service(service_fn(|password: String| async move {
+    ///     Ok::<_, std::convert::Infallible>(if password == "sesame" { "welcome" } else { "no" })
+    /// }));
+    /// for (password, answer) in [("sesame", "welcome"), ("sesame", "welcome"), ("rye", "no"), ("rye", "come back later")] {
+    ///     assert_eq!(door.clone().oneshot(password.into()).await.unwrap(), answer);
+    /// }
+    /// # });
+    /// ```
+    pub fn refuse_with_outcome<Res>(
+        self,
+        refuse: impl Fn(&Req, &Decision) -> Res + Send + Sync + 'static,
+        outcome: impl Fn(&Res) -> Response<()> + Send + Sync + 'static,
+    ) -> RateLimitLayer<Req, RefuseWith<Req, Res>> {
+        let responder = RefuseWith { refuse: Arc::new(refuse), outcome: Some(Arc::new(outcome)) };
+        RateLimitLayer { limiter: self.limiter, responder }
     }
 }
 

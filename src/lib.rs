@@ -9,6 +9,8 @@
 //! [trying limits]: crate::guide::trying_limits
 //! [rules as data]: crate::guide::rules_as_data
 //! [proxies]: crate::guide::proxies
+//! [counting failures]: crate::guide::login
+//! [how many at a time]: crate::guide::downloads
 //! [gRPC]: crate::guide::grpc
 //! [Redis]: crate::guide::redis
 //! [failure]: crate::guide::failure

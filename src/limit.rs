@@ -2,11 +2,12 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use crate::time::Nanos;
 
-/// How much, per how long, with what burst: plain data, checked when [rules](crate::Rule) are put together.
+/// How much, per how long, with what burst; or how much at a time. Plain data, checked when [rules](crate::Rule) are put
+/// together.
 ///
 /// `permits` per `period` is the long-run rate; `burst` is how many permits an idle client may use at once (token
 /// bucket) or how deep the queue is (leaky bucket). Without [`burst`](Self::burst) it equals `permits`. Windows have
-/// no burst of their own.
+/// no burst of their own. [`in_flight`](Self::in_flight) is no rate: it bounds what runs at the same instant.
 ///
 /// # Examples
 ///
@@ -28,7 +29,18 @@ pub struct Limit {
     permit: u64,
     /// What both were divided by.
     common: u64,
-    burst: Option<u64>,
+    kind: Kind,
+}
+
+/// What a limit has beside its permits. As large as the burst alone would be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    /// A rate.
+    Rate,
+    /// A rate with a burst of its own.
+    Burst(u64),
+    /// So many at a time, and the burst that somebody asked for besides.
+    InFlight(Option<u64>),
 }
 
 impl Limit {
@@ -48,7 +60,7 @@ impl Limit {
             0 => 1,
             common => common,
         };
-        Self { drain: permits / common, permit: period.get() / common, common, burst: None }
+        Self { drain: permits / common, permit: period.get() / common, common, kind: Kind::Rate }
     }
 
     /// Returns `permits` per second.
@@ -71,37 +83,66 @@ impl Limit {
         Self::of(permits, Nanos::from_secs(86_400))
     }
 
+    /// Returns `places` at the same instant, however long each is taken: no rate, and no period. A rule with such a limit
+    /// counts by [`InFlight`](crate::bucket::InFlight), and a request holds its places until it has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Limit;
+    ///
+    /// let limit = Limit::in_flight(10);
+    /// assert!(limit.is_in_flight());
+    /// assert_eq!((limit.permits(), limit.capacity(), limit.to_string().as_str()), (10, 10, "10 in flight"));
+    /// assert_eq!("10 in flight".parse(), Ok(limit));
+    /// ```
+    pub const fn in_flight(places: u64) -> Self {
+        Self { drain: places, permit: 0, common: 1, kind: Kind::InFlight(None) }
+    }
+
     /// Sets how many permits may be used at once after a pause: the **total**, not an extra.
     ///
     /// For a token bucket this is its capacity, for a leaky bucket the depth of its queue. It may be smaller than
-    /// `permits`. On a window it is an error when rules are put together.
+    /// `permits`. On a window, and on what is in flight, it is an error when rules are put together.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
-        self.burst = Some(burst);
+        self.kind = match self.kind {
+            Kind::Rate | Kind::Burst(_) => Kind::Burst(burst),
+            Kind::InFlight(_) => Kind::InFlight(Some(burst)),
+        };
         self
     }
 
-    /// Returns the permits per [`period`](Self::period).
+    /// Returns whether it bounds what runs at the same instant, and is no rate.
+    pub const fn is_in_flight(&self) -> bool {
+        matches!(self.kind, Kind::InFlight(_))
+    }
+
+    /// Returns the permits per [`period`](Self::period), or the places.
     pub const fn permits(&self) -> u64 {
         self.drain * self.common
     }
 
-    /// Returns the period.
+    /// Returns the period; zero of a limit on what is in flight.
     pub const fn period(&self) -> Duration {
         Nanos::new(self.period_nanos()).as_duration()
     }
 
     /// Returns the largest number of permits that can be there at once: `burst` where it was set, else `permits`.
     pub const fn capacity(&self) -> u64 {
-        match self.burst {
-            Some(burst) => burst,
-            None => self.permits(),
+        match self.kind {
+            Kind::Burst(burst) => burst,
+            Kind::Rate | Kind::InFlight(_) => self.permits(),
         }
     }
 
     /// Returns the burst, where it was set.
     pub const fn explicit_burst(&self) -> Option<u64> {
-        self.burst
+        match self.kind {
+            Kind::Rate => None,
+            Kind::Burst(burst) => Some(burst),
+            Kind::InFlight(burst) => burst,
+        }
     }
 
     pub(crate) const fn period_nanos(&self) -> u64 {
@@ -133,10 +174,11 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS.iter().find(|unit| self.period_nanos() == Nanos::from_secs(unit.secs).get());
         match unit {
+            _ if self.is_in_flight() => write!(f, "{} in flight", self.permits())?,
             Some(unit) => write!(f, "{}/{}", self.permits(), unit.short)?,
             None => write!(f, "{} per {:?}", self.permits(), self.period())?,
         }
-        match self.burst {
+        match self.explicit_burst() {
             Some(burst) => write!(f, " burst {burst}"),
             None => Ok(()),
         }
@@ -162,7 +204,7 @@ const UNITS: [Unit; 4] = [
     Unit { short: "d", long: "day", secs: 86_400 },
 ];
 
-/// Reads `N/(s|min|h|d)` or `N per second|minute|hour|day`, then optionally `burst B`.
+/// Reads `N/(s|min|h|d)` or `N per second|minute|hour|day`, then optionally `burst B`; or `N in flight`.
 ///
 /// ```
 /// use tollgate::Limit;
@@ -178,6 +220,7 @@ impl FromStr for Limit {
         let fail = |problem| ParseLimitError { text: text.into(), problem };
         let words: Vec<&str> = text.split_whitespace().collect();
         let (permits, unit, rest) = match words.as_slice() {
+            [places, "in", "flight"] => return Ok(Self::in_flight(number(places).map_err(fail)?)),
             [permits, "per", unit, rest @ ..] => {
                 let unit = UNITS.iter().find(|known| known.long == *unit).ok_or_else(|| fail(Problem::unit(unit)))?;
                 (*permits, unit, rest)
@@ -236,7 +279,8 @@ impl fmt::Display for ParseLimitError {
         match &self.problem {
             Problem::Form => write!(
                 f,
-                "not of the form \"N/(s|min|h|d)\" or \"N per second|minute|hour|day\", then optionally \"burst B\""
+                "not of the form \"N/(s|min|h|d)\" or \"N per second|minute|hour|day\", then optionally \"burst B\", nor \
+                 \"N in flight\""
             ),
             Problem::Number(text) => {
                 write!(f, "\"{}\" is not a whole number from 0 to {}", text.escape_debug(), u64::MAX)
@@ -272,10 +316,21 @@ mod tests {
             Limit::per_minute(300),
             Limit::per_hour(u64::MAX).burst(0),
             Limit::per_day(1),
+            Limit::in_flight(0),
+            Limit::in_flight(u64::MAX),
         ] {
             assert_eq!(limit.to_string().parse(), Ok(limit), "{limit}");
         }
         assert_eq!(Limit::new(3, Duration::from_millis(250)).to_string(), "3 per 250ms");
+    }
+
+    #[test]
+    fn what_is_in_flight_is_no_rate() {
+        assert_ne!(Limit::in_flight(1), Limit::new(1, Duration::ZERO));
+        assert_eq!(Limit::in_flight(3).burst(5).capacity(), 3);
+        assert_eq!(Limit::in_flight(3).burst(5).explicit_burst(), Some(5));
+        assert_eq!(Limit::in_flight(3).burst(5).to_string(), "3 in flight burst 5");
+        assert_eq!(size_of::<Limit>(), 5 * size_of::<u64>());
     }
 
     #[test]
@@ -296,6 +351,8 @@ mod tests {
             ("5/s burst x", "not a whole number"),
             ("5/s burst 6 more", "not of the form"),
             ("5 per second per second", "not of the form"),
+            ("5 in flight burst 6", "not of the form"),
+            ("x in flight", "not a whole number"),
         ] {
             let error = text.parse::<Limit>().unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");

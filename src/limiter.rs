@@ -6,13 +6,13 @@ mod tried;
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
 use self::core::{Bound, Charged, Charges, Core};
 use crate::{
-    charge::{Take, Verdicts},
+    charge::{Ending, Take, Verdicts},
     decision::{Decision, Refusal, Ruling},
     error::{Error, ErrorKind},
     key::{Key, KeyId},
@@ -84,12 +84,14 @@ impl<Req> Limiter<Req> {
     ///
     /// # Errors
     ///
-    /// Where the store fails.
+    /// Where the store fails. Where a rule of the limiter is [in flight](crate::Limit::in_flight) or counts by outcome, always
+    /// ([`ErrorKind::NeedsReceipt`]): use [`reserve`](Self::reserve), whose receipt ends what was charged.
     ///
     /// # Cancel safety
     ///
     /// The memory store answers at once, so there is nothing to cancel.
     pub async fn check(&self, request: &Req) -> Result<Decision, Error> {
+        self.needs_no_receipt()?;
         let mut decision = self.undecided();
         self.judge(request, Intent::Start, &mut decision).wait(&mut decision).await?;
         self.report(request, &decision);
@@ -100,9 +102,10 @@ impl<Req> Limiter<Req> {
     ///
     /// # Errors
     ///
-    /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
+    /// As [`check`](Self::check), and where the store does not answer at once ([`ErrorKind::NotReady`]).
     #[inline]
     pub fn check_now(&self, request: &Req) -> Result<Decision, Error> {
+        self.needs_no_receipt()?;
         self.decide_now(request, Intent::Start)
     }
 
@@ -111,24 +114,67 @@ impl<Req> Limiter<Req> {
     ///
     /// # Errors
     ///
-    /// Where the store fails.
+    /// As [`check`](Self::check).
     ///
     /// # Cancel safety
     ///
     /// Dropped while it waits, every charge is given back; a turn comes back only if nobody stands behind it.
     pub async fn acquire(&self, request: &Req) -> Result<Decision, Error> {
-        let mut decision = self.undecided();
-        let receipt = self.judge(request, Intent::StartOrHold, &mut decision).wait(&mut decision).await?;
-        self.report(request, &decision);
-        if let Some(mut receipt) = receipt {
-            receipt.until_started();
-            self.turn(&decision).await;
-            receipt.keep();
-        }
-        Ok(decision)
+        self.needs_no_receipt()?;
+        Ok(self.start_in_turn(request).await?.0)
     }
 
-    /// As [`check`](Self::check), and returns what was charged, which may be given back or settled.
+    /// As [`acquire`](Self::acquire), and returns what ends with the request: dropped, places
+    /// [in flight](crate::Limit::in_flight) are free again, and what else was charged stands.
+    ///
+    /// # Errors
+    ///
+    /// Where the store fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, Limit, Limiter, Rule, bucket::LeakyBucket};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let limiter = Limiter::new([
+    ///     Rule::global("starts", Limit::per_second(1_000).burst(10)).algorithm(LeakyBucket),
+    ///     Rule::new("exports", Limit::in_flight(2), |tenant: &&str| Some(Key::from(*tenant))),
+    /// ]);
+    /// let (_, first) = limiter.acquire_receipt(&"acme").await?;
+    /// let (second, _second) = limiter.acquire_receipt(&"acme").await?; // a millisecond later
+    /// assert!(second.is_allowed());
+    /// assert!(!limiter.acquire_receipt(&"acme").await?.0.is_allowed());
+    /// drop(first); // its work is done
+    /// assert!(limiter.acquire_receipt(&"acme").await?.0.is_allowed());
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn acquire_receipt(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
+        let (decision, receipt) = self.start_in_turn(request).await?;
+        Ok((decision, self.receipt_or_none(receipt)))
+    }
+
+    async fn start_in_turn(&self, request: &Req) -> Result<(Decision, Option<Box<Receipt>>), Error> {
+        let mut decision = self.undecided();
+        let mut receipt = self.judge(request, Intent::StartOrHold, &mut decision).wait(&mut decision).await?;
+        self.report(request, &decision);
+        if let Some(receipt) = &mut receipt {
+            if decision.delay() > Duration::ZERO {
+                receipt.until_started();
+                self.turn(&decision).await;
+            }
+            receipt.started();
+        }
+        Ok((decision, receipt))
+    }
+
+    /// As [`check`](Self::check), and returns what was charged, which may be given back or settled, and ends when it is
+    /// dropped where it ends with the request.
     ///
     /// # Errors
     ///
@@ -150,6 +196,22 @@ impl<Req> Limiter<Req> {
         let receipt = self.judge(request, Intent::Reserve, &mut decision).now()?;
         self.report(request, &decision);
         Ok((decision, self.receipt_or_none(receipt)))
+    }
+
+    /// A place that nobody can free must not be taken.
+    #[inline]
+    fn needs_no_receipt(&self) -> Result<(), Error> {
+        if self.inner.core.endings.is_some() {
+            return Err(Error::new(ErrorKind::NeedsReceipt));
+        }
+        Ok(())
+    }
+
+    /// The first rule whose charges depend on how a request is answered.
+    pub(crate) fn judges_outcomes(&self) -> Option<&str> {
+        let endings = self.inner.core.endings.as_deref()?;
+        let at = endings.iter().position(Ending::is_by_outcome)?;
+        self.inner.rules.get(at).map(Rule::name)
     }
 
     #[inline]
@@ -190,7 +252,7 @@ impl<Req> Limiter<Req> {
         self.decide_now(request, Intent::Peek)
     }
 
-    /// Forgets what `key` has used under the rule `name`. A rule without keys has one count, whatever `key` says.
+    /// Forgets what `key` has used under the rule `name`; places that are held stay so until they are free. A rule without keys has one count, whatever `key` says.
     ///
     /// # Errors
     ///

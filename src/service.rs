@@ -2,13 +2,14 @@ use std::{
     fmt,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tower_service::Service;
 
 use crate::{
     decision::Decision,
-    future::{Gate, Held, ResponseFuture, Step},
+    future::{Call, Gate, Held, ResponseFuture, Step},
     limiter::{Intent, Judging},
     response::{Http, Refuse},
 };
@@ -77,6 +78,10 @@ where
             return ResponseFuture::refused(gate.responder.refuse(&request, &decision));
         }
         if let Some(receipt) = receipt {
+            if decision.delay() == Duration::ZERO {
+                let call = Call::new(&mut self.inner, request, &decision, receipt, Arc::clone(gate));
+                return ResponseFuture::ongoing(call);
+            }
             // Nothing the inner service holds for its readiness is kept for the length of the delay.
             let step = Step::until_turn(&gate.limiter, decision, receipt);
             let service = self.inner.clone();

@@ -17,16 +17,17 @@ use tollgate::{
     ConfigError, Decision, Error, ErrorKind, Key, Limit, Limiter, LimiterBuilder, MissingKey, Mode, ParseLimitError,
     RateLimit, RateLimitLayer, ResponseBody, ResponseFuture, Rule, StoreError, Unsupported,
     bucket::{
-        Algorithm, Ask, CustomBucket, CustomState, FixedWindow, FixedWindowState, GivenBack, LeakyBucket, Mark,
-        Schedule, SlidingWindowCounter, SlidingWindowCounterState, SlidingWindowLog, SlidingWindowLogState,
-        TokenBucket, Used,
+        Algorithm, Ask, CustomBucket, CustomState, FixedWindow, FixedWindowState, GivenBack, InFlight, InFlightState,
+        LeakyBucket, Mark, Schedule, SlidingWindowCounter, SlidingWindowCounterState, SlidingWindowLog,
+        SlidingWindowLogState, TokenBucket, Used,
     },
     charge::{Charge, FailurePolicy, Judged, RuleSpec, Share, Slot, Take, Taken, Verdicts},
     decision::{Difference, Differences, Outcome, Refusal, RuleVerdict, ShadowVerdict, Source, Verdict, Wait},
     key::{KeyId, ParseNetError, Secret, TrustedProxies},
     response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Told, Writer},
     store::{
-        Guarded, GuardedBuilder, GuardedCounts, MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow, Receipt, Reply,
+        Guarded, GuardedBuilder, GuardedCounts, HeldReceipt, MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow,
+        Receipt, Reply,
     },
     time::{ManualClock, Nanos, SystemClock},
 };
@@ -164,6 +165,7 @@ table! {
     #[cfg(feature = "redis")]
     RedisStoreBuilder: Send Sync Unpin Debug;
     Receipt: Send Sync Unpin Debug;
+    HeldReceipt: Send Sync Unpin Clone Debug;
     Reply<(), Verdicts>: Send Unpin Debug;
     RuleSpec: Send Sync Unpin Clone Debug;
     FailurePolicy: Send Sync Unpin Clone Copy Debug;
@@ -187,8 +189,10 @@ table! {
     FixedWindow: Send Sync Unpin Clone Copy Debug;
     SlidingWindowLog: Send Sync Unpin Clone Copy Debug;
     SlidingWindowCounter: Send Sync Unpin Clone Copy Debug;
+    InFlight: Send Sync Unpin Clone Copy Debug;
     CustomBucket: Send Sync Unpin Clone Debug;
     Schedule: Send Sync Unpin Clone Copy Debug;
+    InFlightState: Send Sync Unpin Clone Copy Debug;
     FixedWindowState: Send Sync Unpin Clone Copy Debug;
     SlidingWindowLogState: Send Sync Unpin Clone Debug;
     SlidingWindowCounterState: Send Sync Unpin Clone Copy Debug;

@@ -1,7 +1,9 @@
-use super::{Bucket, CustomBucket, FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
+use super::{
+    Bucket, CustomBucket, FixedWindow, InFlight, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+};
 use crate::limit::Limit;
 
-/// Which strategy a rule runs: one of the five, or one of the user's own.
+/// Which strategy a rule runs: one of the six, or one of the user's own.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -15,6 +17,8 @@ pub enum Algorithm {
     SlidingWindowCounter,
     /// [`LeakyBucket`].
     LeakyBucket,
+    /// [`InFlight`].
+    InFlight,
     /// A [`Bucket`] of the user's own. A store that cannot run it says so when the rules are bound to it.
     Custom(CustomBucket),
 }
@@ -28,6 +32,7 @@ impl Algorithm {
             Self::SlidingWindowLog => "sliding window log",
             Self::SlidingWindowCounter => "sliding window counter",
             Self::LeakyBucket => "leaky bucket",
+            Self::InFlight => "limit on what is in flight",
             Self::Custom(_) => "custom bucket",
         }
     }
@@ -37,19 +42,32 @@ impl Algorithm {
         matches!(self, Self::LeakyBucket)
     }
 
-    /// Returns whether what was used under this strategy is used under `other` too, where a rule changes to it.
-    pub(crate) fn carries_over_to(&self, _other: &Self) -> bool {
-        true
+    /// Returns whether what a request takes is a place, which it holds until it has ended.
+    pub fn holds_places(&self) -> bool {
+        matches!(self, Self::InFlight)
+    }
+
+    /// Returns whether what was used under this strategy is used under `other` too, where a rule changes to it: places are
+    /// held by whoever runs, and say nothing of a rate.
+    pub(crate) fn carries_over_to(&self, other: &Self) -> bool {
+        self.holds_places() == other.holds_places()
     }
 
     /// Returns what keeps the strategy from running `limit`, with the way out.
     pub(crate) fn check(&self, limit: &Limit) -> Result<(), &'static str> {
+        if limit.is_in_flight() && !self.holds_places() {
+            return Err(
+                "a limit on what is in flight is no rate and has its own algorithm; drop .algorithm(..), or use \
+                        a rate such as Limit::per_second(n)",
+            );
+        }
         match self {
             Self::TokenBucket => TokenBucket.check(limit),
             Self::FixedWindow => FixedWindow.check(limit),
             Self::SlidingWindowLog => SlidingWindowLog.check(limit),
             Self::SlidingWindowCounter => SlidingWindowCounter.check(limit),
             Self::LeakyBucket => LeakyBucket.check(limit),
+            Self::InFlight => InFlight.check(limit),
             Self::Custom(bucket) => bucket.check(limit),
         }
     }

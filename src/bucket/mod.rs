@@ -7,6 +7,7 @@
 //! | [`SlidingWindowCounter`] | a window without the double burst at its edge, in constant space | `n` per aligned window, under `2n` in any |
 //! | [`FixedWindow`] | coarse quotas per hour or day | `n` per aligned window, `2n` around an edge |
 //! | [`LeakyBucket`] | smoothing what goes to a strict downstream: requests are **held** | starts never closer than the rate |
+//! | [`InFlight`] | slow or streamed answers, of which only so many may run at a time | `n` at any instant |
 //!
 //! All arithmetic is on integers with remainders carried, so three per second is three per second for ever. A type of
 //! your own that implements [`Bucket`] works wherever these do.
@@ -14,6 +15,7 @@
 mod algorithm;
 mod custom;
 mod fixed_window;
+mod in_flight;
 mod leaky_bucket;
 mod packed;
 mod schedule;
@@ -24,6 +26,7 @@ mod token_bucket;
 pub use algorithm::Algorithm;
 pub use custom::{CustomBucket, CustomState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
+pub use in_flight::{InFlight, InFlightState};
 pub use leaky_bucket::LeakyBucket;
 pub(crate) use packed::{Packed, Quick, Words};
 pub use schedule::Schedule;
@@ -260,8 +263,8 @@ impl Used {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no rate limiting strategy",
-    note = "use one of `TokenBucket`, `FixedWindow`, `SlidingWindowLog`, `SlidingWindowCounter`, `LeakyBucket`, or \
-            implement `tollgate::bucket::Bucket`"
+    note = "use one of `TokenBucket`, `FixedWindow`, `SlidingWindowLog`, `SlidingWindowCounter`, `LeakyBucket`, \
+            `InFlight`, or implement `tollgate::bucket::Bucket`"
 )]
 pub trait Bucket: Send + Sync + std::fmt::Debug + 'static {
     /// One key's state.
@@ -314,6 +317,12 @@ pub trait Bucket: Send + Sync + std::fmt::Debug + 'static {
     /// Zero permits, a zero period and spans over [`Limit::MAX_SPAN`] are found elsewhere.
     fn check(&self, _limit: &Limit) -> Result<(), &'static str> {
         Ok(())
+    }
+
+    /// Whether what is taken is a place: held until it is given back, whatever happens to time, limit or key meanwhile.
+    #[doc(hidden)]
+    fn holds_places(&self) -> bool {
+        false
     }
 
     /// Brings `state` up to date for a decision at `now` and returns the time to judge it at.

@@ -59,7 +59,8 @@ impl Share {
             let part = u128::from(permits) * u128::from(self.part);
             u64::try_from(part.div_ceil(u128::from(self.whole.max(1)))).unwrap_or(u64::MAX).max(1)
         };
-        let shared = Limit::new(share(limit.permits()), limit.period());
+        let permits = share(limit.permits());
+        let shared = if limit.is_in_flight() { Limit::in_flight(permits) } else { Limit::new(permits, limit.period()) };
         match limit.explicit_burst() {
             Some(burst) => shared.burst(share(burst)),
             None => shared,
@@ -101,6 +102,7 @@ mod tests {
         assert_eq!(permits(Share::percent(1), 101), 2);
         assert_eq!(permits(Share::WHOLE, u64::MAX), u64::MAX);
         assert_eq!(permits(Share::one_in(2), u64::MAX), u64::MAX / 2 + 1);
+        assert_eq!(Share::one_in(4).of(&Limit::in_flight(10)), Limit::in_flight(3));
     }
 
     #[test]

@@ -210,8 +210,14 @@ mod tests {
             Outcome::Refuse(Wait::Never),
         ];
         let made_with = Limit::per_second(5);
-        let info =
-            RuleInfo { name: "one".into(), overload: false, limit: made_with, mode: crate::Mode::Enforce, live: None };
+        let info = RuleInfo {
+            name: "one".into(),
+            overload: false,
+            limit: made_with,
+            mode: crate::Mode::Enforce,
+            live: None,
+            unknown_wait_secs: 1,
+        };
         for (outcome, source) in outcomes.into_iter().flat_map(|outcome| {
             [Source::Store, Source::Remembered, Source::Unasked, Source::Fallback, Source::Policy].map(|s| (outcome, s))
         }) {

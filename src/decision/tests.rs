@@ -8,6 +8,7 @@ fn decide(rows: &[(Outcome, u64, u64)]) -> Decision {
             limit: Limit::per_second(100),
             mode: Mode::Enforce,
             live: None,
+            unknown_wait_secs: 1,
         })
         .collect::<Arc<[_]>>();
     let mut decision = Decision::undecided(Arc::clone(&rules));

@@ -5,6 +5,9 @@
 #[doc = include_str!("algorithms.md")]
 pub mod algorithms {}
 
+#[doc = include_str!("downloads.md")]
+pub mod downloads {}
+
 #[doc = include_str!("failure.md")]
 pub mod failure {}
 
@@ -22,6 +25,9 @@ pub mod layers {}
 
 #[doc = include_str!("limitations.md")]
 pub mod limitations {}
+
+#[doc = include_str!("login.md")]
+pub mod login {}
 
 #[doc = include_str!("observing.md")]
 pub mod observing {}

@@ -5,7 +5,7 @@ use super::{
     core::{Bound, Core},
 };
 use crate::{
-    charge::FailurePolicy,
+    charge::{Ending, FailurePolicy},
     decision::Decision,
     error::ConfigError,
     observe::{Observed, StoreState},
@@ -73,8 +73,10 @@ impl<Req> LimiterBuilder<Req> {
         };
         let bound = rules.iter().map(|(rule, _)| bind(rule)).collect::<Result<_, _>>()?;
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let (info, secret) = (Arc::clone(rules.info()), store.secret().clone());
-        let core = Arc::new(Core { bound, info, store, secret, clock, store_state: StoreState::default() });
+        let endings: Arc<[_]> = rules.iter().map(|(rule, _)| rule.ending()).collect();
+        let endings = (!endings.iter().all(Ending::stands)).then_some(endings);
+        let (info, secret, store_state) = (Arc::clone(rules.info()), store.secret().clone(), StoreState::default());
+        let core = Arc::new(Core { bound, info, endings, store, secret, clock, store_state });
         let observed = Observed::new(core.info.iter().map(|rule| rule.name.clone()));
         Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision, observed }) })
     }

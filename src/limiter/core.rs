@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     bucket::Mark,
-    charge::{Charge, Slot, Take, Taken, Verdicts},
+    charge::{Charge, Ending, Slot, Take, Taken, Verdicts},
     decision::{Decision, RuleInfo, Ruling},
     error::{Error, ErrorKind, StoreError},
     key::{KeyId, Secret},
@@ -20,6 +20,8 @@ use crate::{
 pub(super) struct Core {
     pub(super) bound: Vec<Bound>,
     pub(super) info: Arc<[RuleInfo]>,
+    /// What becomes of each rule's charges; `None` where all stand, as they mostly do.
+    pub(super) endings: Option<Arc<[Ending]>>,
     pub(super) store: Arc<dyn Store>,
     /// The store's.
     pub(super) secret: Secret,
@@ -66,11 +68,11 @@ impl Intent {
         matches!(self, Self::StartOrHold | Self::Peek)
     }
 
-    /// Whether what was charged has to be at hand.
-    fn wants_receipt(self, decision: &Decision) -> bool {
+    /// Whether what was charged has to be at hand. `ends` says whether something of it ends with the request.
+    fn wants_receipt(self, decision: &Decision, ends: bool) -> bool {
         match self {
             Self::Reserve => decision.is_allowed(),
-            Self::StartOrHold => decision.is_allowed() && decision.delay() > Duration::ZERO,
+            Self::StartOrHold => decision.is_allowed() && (ends || decision.delay() > Duration::ZERO),
             Self::Start | Self::Peek => false,
         }
     }
@@ -144,7 +146,9 @@ impl Core {
             self.store_state.answered();
         }
         decision.decided_at(now);
-        if !intent.wants_receipt(decision) {
+        let ends = self.endings.is_some()
+            && decision.asked().iter().chain(decision.tried()).any(|asked| !self.stands(asked.rule()));
+        if !intent.wants_receipt(decision, ends) {
             return Ok(None);
         }
         Ok(Some(Box::new(self.receipt(self.taken(decision, verdicts, charged)))))
@@ -199,7 +203,13 @@ impl Core {
     }
 
     pub(super) fn receipt(&self, taken: SmallVec<[(usize, Taken); 2]>) -> Receipt {
-        Receipt::new(Arc::clone(&self.store), Arc::clone(&self.clock), Arc::clone(&self.info), taken)
+        let (store, clock, info) = (Arc::clone(&self.store), Arc::clone(&self.clock), Arc::clone(&self.info));
+        Receipt::new(store, clock, info, self.endings.clone(), taken)
+    }
+
+    /// Whether a rule's charges stand whatever becomes of the request.
+    pub(super) fn stands(&self, rule: usize) -> bool {
+        self.endings.as_deref().and_then(|endings| endings.get(rule)).is_none_or(Ending::stands)
     }
 }
 

@@ -80,7 +80,8 @@ impl<Req> Inner<Req> {
                         .ask_tried(Ruling::asked(at, cost, limit.as_ref(), usable), beside.map(|(beside, _)| beside));
                     if usable {
                         let charge = bound.charge(key, limit.unwrap_or(*rule.made_with()), cost, intent);
-                        let in_place_of = beside.map(|(_, number)| number);
+                        // What ends with a request is nothing where there was none.
+                        let in_place_of = beside.map(|(_, number)| number).filter(|_| core.stands(at));
                         charges.push(Charge { votes: false, in_place_of, ..charge });
                     }
                 }

@@ -58,7 +58,7 @@ pub(super) fn write(headers: &mut HeaderMap, decision: &Decision, pushback: bool
     }
     let wait = match decision.wait() {
         Some(Wait::For(wait)) => Some(wait),
-        Some(Wait::Unknown) => Some(Nanos::SECOND),
+        Some(Wait::Unknown) => decision.retry_after_secs().map(Nanos::from_secs),
         Some(Wait::Never) | None => None,
     };
     if let Some(wait) = wait {

@@ -218,7 +218,11 @@ fn render_policies(decision: &Decision) -> Option<HeaderValue> {
         for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
             begin_item(policies, rule.rule);
             parameter(policies, b";q=", rule.verdict.limit);
-            parameter(policies, b";w=", policy_window(&rule).as_secs_ceil().max(1));
+            if rule.limit.is_in_flight() {
+                policies.put_slice(b";qu=\"concurrent-requests\"");
+            } else {
+                parameter(policies, b";w=", policy_window(&rule).as_secs_ceil().max(1));
+            }
         }
     })
 }

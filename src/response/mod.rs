@@ -8,10 +8,12 @@
 mod accept;
 mod arena;
 mod digits;
+mod ending;
 mod grpc;
 mod headers;
 mod prepared;
 mod problem;
+mod refuse_with;
 mod told;
 mod warning;
 
@@ -27,12 +29,14 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use crate::{
     body::ResponseBody,
     decision::{Decision, Wait},
+    store::HeldReceipt,
     time::Nanos,
 };
 
 pub use headers::{Headers, Writer};
 use headers::{Policies, append_lists};
 use prepared::Prepared;
+pub use refuse_with::RefuseWith;
 use told::Fields;
 pub use told::Told;
 pub(crate) use warning::WARNING;
@@ -47,6 +51,18 @@ pub trait Answer<Res> {
 
     /// Returns the response to a request that passed.
     fn pass(response: Res, told: &mut Self::Told) -> Self::Response;
+
+    /// Calls `judge` with the head of a response, where rules depend on it, and returns the response. Unless overridden it
+    /// is not called, which counts as a request without an answer.
+    fn judged(&self, response: Res, _judge: &mut dyn FnMut(&Response<()>)) -> Res {
+        response
+    }
+
+    /// Returns a response that holds what is held until it has ended. Unless overridden it ends here.
+    fn holding(&self, response: Self::Response, held: HeldReceipt) -> Self::Response {
+        drop(held.take());
+        response
+    }
 }
 
 /// What refused requests are answered with.
@@ -67,6 +83,9 @@ pub trait Refuse<Req, Res>: Answer<Res> {
     fn names_rules(&self) -> bool {
         true
     }
+
+    /// Gives a request what it holds until its end, before the inner service is called.
+    fn hand_over(&self, _request: &mut Req, _held: HeldReceipt) {}
 }
 
 /// The answers of an HTTP service.
@@ -132,7 +151,7 @@ impl Http {
     /// The wait in seconds, rounded up, with jitter: never less than the truth.
     fn retry_after_secs(&self, decision: &Decision) -> Option<u64> {
         let wait = decision.wait()?;
-        let secs = wait.retry_after_secs()?;
+        let secs = decision.secs_told(wait)?;
         let wait = match wait {
             Wait::For(wait) if self.jitter_percent > 0 => wait,
             _ => return Some(secs),
@@ -247,6 +266,14 @@ impl<B> Answer<Response<B>> for Http {
     fn pass(response: Response<B>, told: &mut Told) -> Self::Response {
         pass(response, told)
     }
+
+    fn judged(&self, response: Response<B>, judge: &mut dyn FnMut(&Response<()>)) -> Response<B> {
+        ending::judged(response, judge)
+    }
+
+    fn holding(&self, response: Self::Response, held: HeldReceipt) -> Self::Response {
+        response.map(|body| body.holding(held))
+    }
 }
 
 impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
@@ -262,6 +289,10 @@ impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
     #[inline]
     fn names_rules(&self) -> bool {
         self.names_rules()
+    }
+
+    fn hand_over(&self, request: &mut Request<ReqB>, held: HeldReceipt) {
+        ending::hand_over(request, held);
     }
 }
 
@@ -281,6 +312,14 @@ impl<Req, B, RB> Answer<Response<B>> for RespondWith<Req, RB> {
     fn pass(response: Response<B>, told: &mut Told) -> Self::Response {
         pass(response, told)
     }
+
+    fn judged(&self, response: Response<B>, judge: &mut dyn FnMut(&Response<()>)) -> Response<B> {
+        ending::judged(response, judge)
+    }
+
+    fn holding(&self, response: Self::Response, held: HeldReceipt) -> Self::Response {
+        response.map(|body| body.holding(held))
+    }
 }
 
 impl<ReqB, B, RB> Refuse<Request<ReqB>, Response<B>> for RespondWith<Request<ReqB>, RB> {
@@ -299,33 +338,9 @@ impl<ReqB, B, RB> Refuse<Request<ReqB>, Response<B>> for RespondWith<Request<Req
     fn names_rules(&self) -> bool {
         self.http.names_rules()
     }
-}
 
-type RefuseFn<Req, Res> = Arc<dyn Fn(&Req, &Decision) -> Res + Send + Sync>;
-
-/// The answers of any other service: passing responses unchanged, and the user's own refusals.
-pub struct RefuseWith<Req, Res> {
-    pub(crate) refuse: RefuseFn<Req, Res>,
-}
-
-impl<Req, Res> Answer<Res> for RefuseWith<Req, Res> {
-    type Response = Res;
-    type Told = ();
-
-    fn pass(response: Res, _told: &mut ()) -> Res {
-        response
-    }
-}
-
-impl<Req, Res> Refuse<Req, Res> for RefuseWith<Req, Res> {
-    fn refuse(&self, request: &Req, decision: &Decision) -> Res {
-        (self.refuse)(request, decision)
-    }
-
-    fn prepare(&self, _request: &mut Req, _decision: &Decision) {}
-
-    fn names_rules(&self) -> bool {
-        false
+    fn hand_over(&self, request: &mut Request<ReqB>, held: HeldReceipt) {
+        ending::hand_over(request, held);
     }
 }
 
@@ -335,21 +350,9 @@ impl<Req, RB> Clone for RespondWith<Req, RB> {
     }
 }
 
-impl<Req, Res> Clone for RefuseWith<Req, Res> {
-    fn clone(&self) -> Self {
-        Self { refuse: Arc::clone(&self.refuse) }
-    }
-}
-
 impl<Req, RB> fmt::Debug for RespondWith<Req, RB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RespondWith").field("http", &self.http).finish_non_exhaustive()
-    }
-}
-
-impl<Req, Res> fmt::Debug for RefuseWith<Req, Res> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RefuseWith").finish_non_exhaustive()
     }
 }
 

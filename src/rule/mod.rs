@@ -13,11 +13,15 @@ use crate::{
 };
 
 mod blocked;
+mod cost;
+mod ending;
 mod mode;
 mod set;
 #[cfg(tollgate_shadowed)]
 mod shadowed;
 
+use cost::Cost;
+use ending::Ends;
 use mode::Beside;
 pub(crate) use set::Rules;
 
@@ -43,7 +47,7 @@ type KeyFn<Req> = Arc<dyn for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync>;
 ///     Rule::new("login", Limit::per_hour(5), key::header("x-account"))
 ///         .when(|request| request.uri().path() == "/login")
 ///         .algorithm(SlidingWindowLog),
-///     Rule::global("everyone", Limit::per_second(5_000)).overload(),
+///     Rule::global("everyone", Limit::in_flight(500)).overload(),
 /// ];
 /// ```
 #[must_use]
@@ -64,11 +68,7 @@ pub struct Rule<Req> {
     beside: Option<Beside>,
     /// That it refuses everything is what it is for, and not reported.
     blocked: bool,
-}
-
-enum Cost<Req> {
-    Fixed(u64),
-    Of(Ask<Req, u64>),
+    ends: Ends,
 }
 
 /// What a rule does with a request that has no key for it.
@@ -109,7 +109,7 @@ impl<Req> Rule<Req> {
             was: None,
             limit,
             key,
-            algorithm: Algorithm::TokenBucket,
+            algorithm: if limit.is_in_flight() { Algorithm::InFlight } else { Algorithm::TokenBucket },
             cost: Cost::Fixed(1),
             limit_for: None,
             when: Vec::new(),
@@ -120,6 +120,7 @@ impl<Req> Rule<Req> {
             mode: Mode::Enforce,
             beside: None,
             blocked: false,
+            ends: Ends::default(),
         }
     }
 
@@ -130,7 +131,8 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Sets how the rule counts; [`TokenBucket`](crate::bucket::TokenBucket) unless set.
+    /// Sets how the rule counts; [`TokenBucket`](crate::bucket::TokenBucket) unless set. A limit on what is
+    /// [in flight](Limit::in_flight) has its own and takes no other.
     pub fn algorithm(mut self, algorithm: impl Bucket) -> Self {
         self.algorithm = algorithm.into_algorithm();
         if let Some(beside) = &mut self.beside {
@@ -353,15 +355,6 @@ pub(crate) enum Applies {
     },
 }
 
-impl<Req> Clone for Cost<Req> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Fixed(cost) => Self::Fixed(*cost),
-            Self::Of(cost) => Self::Of(Arc::clone(cost)),
-        }
-    }
-}
-
 impl<Req> Clone for Rule<Req> {
     fn clone(&self) -> Self {
         Self {
@@ -380,6 +373,7 @@ impl<Req> Clone for Rule<Req> {
             mode: self.mode,
             beside: self.beside.clone(),
             blocked: self.blocked,
+            ends: self.ends.clone(),
         }
     }
 }
@@ -393,6 +387,7 @@ impl<Req> fmt::Debug for Rule<Req> {
             .field("keyed", &self.key.is_some())
             .field("overload", &self.overload)
             .field("mode", &self.mode)
+            .field("ending", &self.ending())
             .finish_non_exhaustive()
     }
 }

@@ -82,8 +82,8 @@ impl<Req> Rule<Req> {
     /// [`Limiter::differences`](crate::Limiter::differences) how often.
     ///
     /// It is another limit, and may be another [`algorithm`](Self::algorithm) or [`limit_for`](Self::limit_for); all else is
-    /// the live rule's and cannot be said. A place [in flight](Limit::in_flight) is held by requests that run, so such a limit
-    /// counts only those that do.
+    /// the live rule's and cannot be said. What ends with a request (a place [in flight](Limit::in_flight), a charge
+    /// [by outcome](Self::count_only_when)) is counted only of requests that run.
     ///
     /// # Examples
     ///
@@ -139,6 +139,7 @@ impl<Req> Rule<Req> {
             ("wait_up_to", self.wait_up_to.is_some()),
             ("on_store_failure", self.on_store_failure.is_some()),
         ];
+        let said = said.into_iter().chain(self.ends.said());
         if let Some((field, _)) = said.into_iter().find(|(_, said)| *said) {
             return wrong(
                 field,

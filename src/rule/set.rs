@@ -54,6 +54,7 @@ impl<Req> Rules<Req> {
                 limit: rule.limit,
                 mode: rule.mode,
                 live: rule.live().and_then(position),
+                unknown_wait_secs: rule.unknown_wait_secs(),
             })
             .collect();
         let rules = rules.into_iter().map(|rule| (rule, Reported::default())).collect();
@@ -146,6 +147,9 @@ fn check<Req>(rule: &Rule<Req>) -> Result<(), ConfigError> {
     if let Some(Err(problem)) = rule.on_store_failure.map(|policy| policy.check()) {
         return wrong("on_store_failure", problem.into());
     }
+    if let Err((field, problem)) = rule.check_ending() {
+        return wrong(field, problem);
+    }
     match rule.on_missing_key {
         Some(_) if !rule.is_keyed() => {
             return wrong(
@@ -189,6 +193,9 @@ pub(crate) fn check_limit(limit: &Limit, algorithm: &Algorithm) -> Result<(), (&
             "0 permits would refuse everything; use at least 1, or answer such requests yourself".into(),
         ));
     }
+    if limit.is_in_flight() || algorithm.holds_places() {
+        return algorithm.check(limit).map_err(|problem| (field_of(limit, algorithm, problem), problem.into()));
+    }
     if limit.period_nanos() == 0 {
         return Err(("period", "a period of 0 has no rate; use at least one nanosecond".into()));
     }
@@ -213,10 +220,18 @@ pub(crate) fn check_limit(limit: &Limit, algorithm: &Algorithm) -> Result<(), (&
             .into(),
         ));
     }
-    algorithm.check(limit).map_err(|problem| {
-        let field = if limit.explicit_burst().is_some() || problem.contains(".burst(") { "burst" } else { "limit" };
-        (field, problem.into())
-    })
+    algorithm.check(limit).map_err(|problem| (field_of(limit, algorithm, problem), problem.into()))
+}
+
+/// Which field is wrong where an algorithm cannot run a limit.
+fn field_of(limit: &Limit, algorithm: &Algorithm, problem: &str) -> &'static str {
+    if limit.is_in_flight() != algorithm.holds_places() {
+        "algorithm"
+    } else if limit.explicit_burst().is_some() || problem.contains(".burst(") {
+        "burst"
+    } else {
+        "limit"
+    }
 }
 
 #[cfg(test)]
@@ -225,7 +240,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        bucket::{FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog},
+        bucket::{
+            CustomBucket, FixedWindow, InFlight, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+        },
         charge::{FailurePolicy, Share},
         key::Key,
     };
@@ -269,6 +286,19 @@ mod tests {
                 "wait_up_to",
                 "not the fixed window",
             ),
+            (vec![rule(Limit::in_flight(0))], "limit", "use at least 1"),
+            (vec![rule(Limit::in_flight(1).burst(2))], "burst", "drop .burst"),
+            (vec![rule(Limit::in_flight(1)).algorithm(TokenBucket)], "algorithm", "drop .algorithm"),
+            (vec![rule(Limit::in_flight(1)).algorithm(CustomBucket::new(InFlight))], "algorithm", "drop .algorithm"),
+            (vec![rule(second).algorithm(InFlight)], "algorithm", "Limit::in_flight(n)"),
+            (vec![rule(Limit::in_flight(1)).fixed_cost(2)], "cost", "2 is above the capacity of 1"),
+            (vec![rule(Limit::in_flight(1)).wait_up_to(Duration::from_secs(1))], "wait_up_to", "drop it"),
+            (vec![rule(Limit::in_flight(1)).retry_after(Duration::ZERO)], "retry_after", "at least one second"),
+            (vec![rule(second).retry_after(Duration::from_secs(1))], "retry_after", "drop it"),
+            (vec![rule(second).until_head()], "until_head", "Limit::in_flight(n)"),
+            (vec![rule(Limit::in_flight(1)).give_back_when(|_| true)], "give_back_when", "use a rate"),
+            (vec![rule(second).count_only_when(|_| true).give_back_when(|_| true)], "count_only_when", "two rules"),
+            (vec![rule(second).give_back_unanswered()], "give_back_unanswered", "add give_back_when"),
             (vec![named("a"), named("b"), named("a")], "name", "two rules have this name"),
             (vec![named("a"), named("a").shadow()], "name", "two rules have this name"),
             (vec![tried("a")], "shadow_of", "no rule named \"a\" enforces"),
@@ -281,6 +311,8 @@ mod tests {
             (vec![named("a"), tried("a").on_missing_key(MissingKey::Skip)], "on_missing_key", "say it there"),
             (vec![named("a"), tried("a").wait_up_to(Duration::MAX)], "wait_up_to", "say it there"),
             (vec![named("a"), tried("a").on_store_failure(FailurePolicy::Allow)], "on_store_failure", "say it there"),
+            (vec![named("a"), tried("a").count_only_when(|_| true)], "count_only_when", "say it there"),
+            (vec![named("a"), Rule::shadow_of("a", Limit::in_flight(1))], "algorithm", "or use a rate"),
             (vec![named("a"), tried("a").algorithm(LeakyBucket)], "burst", "say it with .burst"),
             (vec![named("a").algorithm(LeakyBucket), tried("a")], "burst", "say it with .burst"),
             (vec![rule(second.burst(5)).fixed_cost(5), tried("r")], "cost", "5 is above the capacity of 1"),
@@ -311,6 +343,9 @@ mod tests {
             vec![rule(Limit::per_second(10).burst(1))],
             vec![rule(Limit::per_second(65_536)).algorithm(SlidingWindowLog)],
             vec![rule(Limit::per_second(1).burst(3)).algorithm(LeakyBucket)],
+            vec![rule(Limit::in_flight(3)).fixed_cost(3).until_head().retry_after(Duration::MAX)],
+            vec![rule(Limit::in_flight(u64::MAX)).algorithm(InFlight)],
+            vec![rule(Limit::per_second(1)).count_only_when(|_| true).give_back_unanswered()],
             vec![rule(Limit::per_second(1).burst(3)).fixed_cost(3).wait_up_to(Duration::MAX)],
             vec![tried("a").algorithm(FixedWindow), named("a").wait_up_to(Duration::MAX), tried("a").named("b").warn()],
             vec![named("a").shadow(), Rule::global("b", Limit::per_second(1)).warn()],

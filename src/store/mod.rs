@@ -1,12 +1,16 @@
 //! Where buckets live: the [`Store`] contract, the [`MemoryStore`], and [`Guarded`] for stores that can fail.
 
 mod guarded;
+mod held;
+mod lock;
 mod memory;
 mod receipt;
 #[cfg(feature = "redis")]
 mod redis;
 
 pub use guarded::{Guarded, GuardedBuilder, GuardedCounts};
+pub use held::HeldReceipt;
+pub(crate) use held::{EndsOnDrop, Ongoing};
 pub use memory::{MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow};
 pub use receipt::Receipt;
 #[cfg(feature = "redis")]

@@ -11,6 +11,7 @@ mod attacks;
 mod cases;
 #[cfg(feature = "testing")]
 mod conformance;
+mod ending;
 mod engine;
 mod extractor;
 #[cfg(feature = "tonic")]

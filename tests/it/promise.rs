@@ -3,6 +3,7 @@
 mod buckets;
 mod changes;
 mod limiters;
+mod outcomes;
 mod twins;
 
 use tollgate::{

@@ -3,6 +3,7 @@
 
 mod answers;
 mod cancelled;
+mod places;
 mod raw;
 mod shared;
 mod streams;
@@ -101,19 +102,24 @@ impl Connection {
     }
 
     /// Sends a request whose target is a path.
-    async fn start(&mut self, mut request: Request) -> Response<Incoming> {
+    async fn start(&mut self, request: Request) -> Response<Incoming> {
+        self.try_start(request).await.unwrap()
+    }
+
+    /// Sends a request that the server may not answer.
+    async fn try_start(&mut self, mut request: Request) -> hyper::Result<Response<Incoming>> {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
         match &mut self.sender {
             Sender::One(sender) => {
                 *request.uri_mut() = path.parse().unwrap();
                 request.headers_mut().insert("host", self.address.to_string().parse().unwrap());
                 sender.ready().await.expect("the connection is still open");
-                sender.send_request(request).await.unwrap()
+                sender.send_request(request).await
             }
             Sender::Two(sender) => {
                 *request.uri_mut() = format!("http://{}{path}", self.address).parse().unwrap();
                 sender.ready().await.expect("the connection is still open");
-                sender.send_request(request).await.unwrap()
+                sender.send_request(request).await
             }
         }
     }

@@ -111,7 +111,9 @@ impl<B: Bucket> Base<B> {
     /// `dropped`, a time that this thread may not have reached yet.
     pub(super) fn start(&self, key: KeyId, known: Known, limit: Limit, now: Nanos) -> (Entry<B::State>, When) {
         let Known { dropped, used } = known;
-        let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));
+        // Places held in a shared bucket are others'; nobody would free them in a copy.
+        let copied = self.shared.get().filter(|_| !self.bucket.holds_places());
+        let shared = copied.and_then(|shared| lock_shared(shared, self.hash(key)));
         let mut entry = match (shared.as_deref(), used) {
             (Some(Some(shared)), _) => Entry { era: self.kin.era(), ..shared.clone() },
             (_, Some(used)) => self.using(used, limit),
@@ -246,9 +248,9 @@ impl<B: Bucket> Base<B> {
             taken.added.push((more, mark));
             return;
         };
-        // A mark counts in its own limit's time; under another one it says nothing.
+        // A mark counts in its own limit's time; under another one it says nothing. A place has no time.
         let same_time = limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period();
-        let counts = same_time && taken.stamp == u64::from(entry.era);
+        let counts = self.bucket.holds_places() || same_time && taken.stamp == u64::from(entry.era);
         let delays = taken.delays;
         let mut give_back = |cost, mark, left| {
             if counts && cost > 0 {

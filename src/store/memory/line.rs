@@ -15,7 +15,7 @@ use std::{
 
 use super::{Bound, Place, evict::Count, map::MapTable, sharded::ShardedTable, table::AnyTable};
 use crate::{
-    bucket::{Algorithm, FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket},
+    bucket::{Algorithm, FixedWindow, InFlight, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket},
     charge::{Charge, RuleSpec},
     key::KeyHash,
     limit::Limit,
@@ -128,6 +128,7 @@ impl Table {
             Algorithm::SlidingWindowLog => head.over(MapTable::new(SlidingWindowLog, make)),
             Algorithm::SlidingWindowCounter => head.over(ShardedTable::new(SlidingWindowCounter, make)),
             Algorithm::LeakyBucket => head.over(ShardedTable::new(LeakyBucket, make)),
+            Algorithm::InFlight => head.over(MapTable::new(InFlight, make)),
             Algorithm::Custom(bucket) => head.over(MapTable::new(bucket.clone(), make)),
         }
     }

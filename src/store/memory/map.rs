@@ -199,6 +199,9 @@ impl<B: Bucket> AnyTable for MapTable<B> {
             return Visit { untidy: true, ..Visit::of(visit) };
         }
         let known = Known::from(inherited);
+        if self.base.may_hold_in_shared(charge.key) {
+            return Visit::of(self.base.visit_untracked(known, now, charge, passing, next));
+        }
         let only_looks = looks || charge.cost == 0;
         let room = if only_looks { None } else { self.base.kin.count.reserve() };
         if room.is_none() && !only_looks {
@@ -251,6 +254,10 @@ impl<B: Bucket> AnyTable for MapTable<B> {
         }
         let known = Known::from(inherited);
         // What was charged to a bucket that is fresh by now is back already; what is charged in addition counts.
+        if self.base.may_hold_in_shared(taken.key) {
+            self.base.change_shared(known, now, taken, standing);
+            return true;
+        }
         match self.base.kin.count.reserve().filter(|_| cost > standing) {
             Some(room) => {
                 let (mut entry, (judged_at, _)) = self.base.start(taken.key, known, taken.limit, now);
@@ -265,6 +272,10 @@ impl<B: Bucket> AnyTable for MapTable<B> {
     }
 
     fn forget(&self, key: KeyId) {
+        // Whoever holds places still runs.
+        if self.base.bucket.holds_places() {
+            return;
+        }
         let entry = self.map_of(key).entry(key);
         // Under the same lock, or a decision could bring it here meanwhile.
         if let Some(before) = self.base.line.before() {

@@ -6,7 +6,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{Reply, Store};
+use super::{Reply, Store, lock};
 use crate::{
     charge::{Charge, RuleSpec, Slot, Taken, Verdicts},
     error::Unsupported,
@@ -21,7 +21,6 @@ mod buckets;
 mod dense;
 mod evict;
 mod line;
-mod lock;
 mod map;
 mod overflow;
 mod places;
@@ -98,7 +97,8 @@ struct Bound {
 pub enum Overflow {
     /// It shares one of a few overflow buckets with other new keys: how many, at least 1. What a flood admits stays
     /// bounded, and a newcomer still has a chance. A key that gets a place of its own later starts from a copy of its
-    /// overflow bucket. The default, with 16.
+    /// overflow bucket; one of an [in-flight](crate::Limit::in_flight) rule gets none as long as anything runs in it. The
+    /// default, with 16.
     Share(usize),
     /// It is refused with status 503.
     Refuse,

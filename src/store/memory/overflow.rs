@@ -35,6 +35,16 @@ impl<B: Bucket> Base<B> {
         known.used.map_or_else(|| self.fresh(limit, now), |used| self.using(used, limit))
     }
 
+    /// Whether what `key` holds may be in a shared bucket: places have to be freed where they were taken, so a key gets no
+    /// bucket of its own meanwhile, and one that has its own holds nothing in a shared one. **Locking**: as
+    /// [`shared_bucket`](Self::shared_bucket).
+    pub(super) fn may_hold_in_shared(&self, key: KeyId) -> bool {
+        let shared = self.shared.get().filter(|_| self.bucket.holds_places());
+        let shared = shared.and_then(|shared| lock_shared(shared, self.hash(key)));
+        let held = |entry: &Entry<B::State>| self.bucket.fresh_at(&entry.state, &entry.limit) > Nanos::ZERO;
+        shared.is_some_and(|entry| entry.as_ref().is_some_and(held))
+    }
+
     /// A new key for which there is no place.
     pub(super) fn visit_untracked(
         &self,

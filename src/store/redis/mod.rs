@@ -223,6 +223,12 @@ impl Store for RedisStore {
     }
 
     fn bind(&self, spec: &RuleSpec, _before: Option<&Slot>) -> Result<Slot, Unsupported> {
+        if spec.algorithm.holds_places() {
+            return Err(Unsupported::new(
+                "places of requests in flight are counted in one process, and this store is for many; give the rule a \
+                 limiter of its own with a memory store",
+            ));
+        }
         let Some(kind) = Kind::of(&spec.algorithm) else {
             return Err(Unsupported::new(
                 "a bucket of one's own runs in this process, and this store's buckets run on the Redis server; use one of \

@@ -6,7 +6,7 @@ use tollgate::{Limit, bucket::LeakyBucket};
 use super::*;
 
 /// Waits for what the server does when it has noticed something.
-async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+pub(super) async fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !happened() {
         assert!(begun.elapsed() < PATIENCE, "{what} does not happen");

@@ -1,4 +1,5 @@
-//! The lock of the dense table's shards: the standard library's, or loom's where the protocol is modelled.
+//! The lock of the dense table's shards and of what a request holds: the standard library's, or loom's where the protocol is
+//! modelled.
 
 use std::sync::PoisonError;
 #[cfg(not(tollgate_loom))]
@@ -21,7 +22,7 @@ impl<T> Mutex<T> {
         Self(Inner::new(value))
     }
 
-    /// **Locking**: until the guard is dropped. A thread that panicked under the lock, which no bucket of ours does, has
+    /// **Locking**: until the guard is dropped. A thread that panicked under the lock, which none of ours does, has
     /// left whole entries behind.
     #[inline]
     #[cfg(not(tollgate_loom))]
