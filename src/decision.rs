@@ -177,6 +177,24 @@ impl Decision {
         }
     }
 
+    /// Refuses a request that may not start, since others wait for a place of this rule before it.
+    pub(crate) fn refuse_for_place(&mut self, rule: usize, rules: &[RuleInfo]) {
+        self.delay = Nanos::ZERO;
+        let Some(ruling) = self.rulings.iter_mut().find(|ruling| ruling.rule() == rule) else {
+            self.refusal.get_or_insert(Refusal::Limited);
+            return;
+        };
+        // Where nobody counts, a failure policy has said what happens.
+        if ruling.passes() && ruling.source().has_numbers() {
+            let outcome = Outcome::Refuse(Wait::Unknown);
+            ruling.answer(&Verdict { outcome, remaining: 0, ..ruling.verdict() });
+            let refusal = refusal_by(ruling, rules.get(rule).is_some_and(|rule| rule.overload));
+            if self.refusal.is_none_or(|before| weight(refusal) > weight(before)) {
+                self.refusal = Some(refusal);
+            }
+        }
+    }
+
     /// A refusal for another reason than a limit.
     pub(crate) fn refused(rules: Arc<[RuleInfo]>, refusal: Refusal, at: Nanos) -> Self {
         let degraded = refusal == Refusal::StoreFailed;

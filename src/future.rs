@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use crate::{
     decision::Decision,
-    limiter::{Judgement, Limiter, Unanswered},
+    limiter::{Judgement, Limiter, Unanswered, Waiting},
     response::{Answer, Refuse},
     store::{Ongoing, Receipt},
     time::BoxFuture,
@@ -104,6 +104,8 @@ pub(crate) struct Held<S, Req, R> {
 pub(crate) enum Step {
     /// For the store. The service is ready.
     Checking(BoxFuture<'static, Result<Judgement, Box<Unanswered>>>),
+    /// For a place. The service is a clone that was never asked.
+    Waiting(Box<Waiting>),
     /// For its turn. The service is a clone that was never asked, so that no readiness is held meanwhile.
     Sleeping { sleep: BoxFuture<'static, ()>, decision: Decision, receipt: Box<Receipt> },
     /// For the service to be ready again.
@@ -190,6 +192,9 @@ impl Step {
     /// The step of a request whose turn is still to come.
     pub(crate) fn until_turn<Req>(limiter: &Limiter<Req>, decision: Decision, mut receipt: Box<Receipt>) -> Self {
         receipt.until_started();
+        if decision.delay() == Duration::ZERO {
+            return Self::Readying { decision, receipt };
+        }
         Self::Sleeping { sleep: limiter.turn(&decision), decision, receipt }
     }
 }
@@ -213,6 +218,12 @@ where
                         decision = judgement.decision;
                         judgement.receipt
                     });
+                    if let Some(waiting) = gate.limiter.for_places(&request, &decision) {
+                        self.request = Some(request);
+                        self.step = Step::Waiting(waiting);
+                        self.service = self.service.clone();
+                        continue;
+                    }
                     let receipt = gate.settled::<Res>(&request, judged, &mut decision);
                     match receipt {
                         _ if !decision.is_allowed() => return Poll::Ready(Ok(Some(Next::Refuse(request, decision)))),
@@ -226,6 +237,23 @@ where
                             self.service = self.service.clone();
                         }
                     }
+                }
+                Step::Waiting(waiting) => {
+                    let Some(request) = &self.request else { return Poll::Ready(Ok(None)) };
+                    let judgement = ready!(waiting.poll(cx, &gate.limiter, request));
+                    let mut decision = gate.limiter.undecided();
+                    let judged = judgement.map(|judgement| {
+                        decision = judgement.decision;
+                        judgement.receipt
+                    });
+                    let receipt = gate.settled::<Res>(request, judged, &mut decision);
+                    // Leaves the lines, now that it has its places.
+                    self.step = Step::Done;
+                    if !decision.is_allowed() {
+                        return Poll::Ready(Ok(self.request.take().map(|request| Next::Refuse(request, decision))));
+                    }
+                    let receipt = Box::new(gate.limiter.receipt_or_none(receipt));
+                    self.step = Step::until_turn(&gate.limiter, decision, receipt);
                 }
                 Step::Sleeping { sleep, .. } => {
                     ready!(sleep.as_mut().poll(cx));

@@ -2,6 +2,7 @@ mod builder;
 mod core;
 mod report;
 mod tried;
+mod waiting;
 
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
@@ -11,6 +12,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use self::core::{Bound, Charged, Charges, Core};
+pub(crate) use self::waiting::Waiting;
 use crate::{
     charge::{Ending, Take, Verdicts},
     decision::{Decision, Refusal, Ruling},
@@ -110,7 +112,8 @@ impl<Req> Limiter<Req> {
     }
 
     /// As [`check`](Self::check), but where a rule lets the request wait for its turn
-    /// ([`LeakyBucket`](crate::bucket::LeakyBucket), [`Rule::wait_up_to`]) it waits. A refusal is returned at once.
+    /// ([`LeakyBucket`](crate::bucket::LeakyBucket), [`Rule::wait_up_to`], [`Rule::queue`]) it waits. A refusal is returned at
+    /// once.
     ///
     /// # Errors
     ///
@@ -161,7 +164,7 @@ impl<Req> Limiter<Req> {
 
     async fn start_in_turn(&self, request: &Req) -> Result<(Decision, Option<Box<Receipt>>), Error> {
         let mut decision = self.undecided();
-        let mut receipt = self.judge(request, Intent::StartOrHold, &mut decision).wait(&mut decision).await?;
+        let mut receipt = self.judge_in_line(request, &mut decision).await?;
         self.report(request, &decision);
         if let Some(receipt) = &mut receipt {
             if decision.delay() > Duration::ZERO {
@@ -181,7 +184,9 @@ impl<Req> Limiter<Req> {
     /// Where the store fails.
     pub async fn reserve(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
         let mut decision = self.undecided();
-        let receipt = self.judge(request, Intent::Reserve, &mut decision).wait(&mut decision).await?;
+        let (intent, others_wait) = self.reserves(request);
+        let receipt = self.judge(request, intent, &mut decision).wait(&mut decision).await?;
+        self.refuse_behind(others_wait, &mut decision);
         self.report(request, &decision);
         Ok((decision, self.receipt_or_none(receipt)))
     }
@@ -193,7 +198,9 @@ impl<Req> Limiter<Req> {
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn reserve_now(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
         let mut decision = self.undecided();
-        let receipt = self.judge(request, Intent::Reserve, &mut decision).now()?;
+        let (intent, others_wait) = self.reserves(request);
+        let receipt = self.judge(request, intent, &mut decision).now()?;
+        self.refuse_behind(others_wait, &mut decision);
         self.report(request, &decision);
         Ok((decision, self.receipt_or_none(receipt)))
     }
@@ -201,7 +208,9 @@ impl<Req> Limiter<Req> {
     /// A place that nobody can free must not be taken.
     #[inline]
     fn needs_no_receipt(&self) -> Result<(), Error> {
-        if self.inner.core.endings.is_some() {
+        let endings = self.inner.core.endings.as_deref().unwrap_or_default();
+        // Who does not enforce only looks then.
+        if endings.iter().take(self.inner.rules.enforcing().len()).any(|ending| !ending.stands()) {
             return Err(Error::new(ErrorKind::NeedsReceipt));
         }
         Ok(())
@@ -228,7 +237,7 @@ impl<Req> Limiter<Req> {
         answer
     }
 
-    fn receipt_or_none(&self, receipt: Option<Box<Receipt>>) -> Receipt {
+    pub(crate) fn receipt_or_none(&self, receipt: Option<Box<Receipt>>) -> Receipt {
         receipt.map_or_else(|| self.inner.core.receipt(SmallVec::new()), |receipt| *receipt)
     }
 

@@ -63,6 +63,9 @@ where
 
     fn call(&mut self, mut request: Req) -> Self::Future {
         let gate = &self.gate;
+        if let Some(waiting) = gate.limiter.behind_others(&request) {
+            return self.wait(request, Step::Waiting(waiting));
+        }
         let mut decision = Decision::unnamed();
         let judged = match gate.limiter.judge(&request, Intent::StartOrHold, &mut decision) {
             Judging::Ready(judged) => judged,
@@ -73,6 +76,9 @@ where
                 return self.hold(service, request, Step::Checking(judging));
             }
         };
+        if let Some(waiting) = gate.limiter.for_places(&request, &decision) {
+            return self.wait(request, Step::Waiting(waiting));
+        }
         let receipt = gate.settled::<S::Response>(&request, judged, &mut decision);
         if !decision.is_allowed() {
             return ResponseFuture::refused(gate.responder.refuse(&request, &decision));
@@ -82,11 +88,8 @@ where
                 let call = Call::new(&mut self.inner, request, &decision, receipt, Arc::clone(gate));
                 return ResponseFuture::ongoing(call);
             }
-            // Nothing the inner service holds for its readiness is kept for the length of the delay.
             let step = Step::until_turn(&gate.limiter, decision, receipt);
-            let service = self.inner.clone();
-            self.inner = service.clone();
-            return self.hold(service, request, step);
+            return self.wait(request, step);
         }
         let told = gate.responder.prepare(&mut request, &decision);
         ResponseFuture::calling(self.inner.call(request), told)
@@ -94,6 +97,18 @@ where
 }
 
 impl<S, Req, R> RateLimit<S, Req, R> {
+    /// Nothing the inner service holds for its readiness is kept while the request waits.
+    #[cold]
+    fn wait(&mut self, request: Req, step: Step) -> ResponseFuture<S, Req, R>
+    where
+        S: Service<Req> + Clone,
+        R: Refuse<Req, S::Response>,
+    {
+        let service = self.inner.clone();
+        self.inner = service.clone();
+        self.hold(service, request, step)
+    }
+
     fn hold(&self, service: S, request: Req, step: Step) -> ResponseFuture<S, Req, R>
     where
         S: Service<Req>,

@@ -1,4 +1,5 @@
-//! The lock protocol of the memory store, in every order in which its threads can run. Each model makes one claim.
+//! The lock protocol of the memory store, and of those who wait for a place, in every order in which their threads can run.
+//! Each model makes one claim.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg tollgate_loom" cargo test --release --target-dir target/loom --test loom   # scripts/loom
@@ -11,15 +12,26 @@
 #![cfg(tollgate_loom)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed, which is its job")]
 
-use loom::{model, thread};
+use std::{
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use loom::{
+    future::block_on,
+    model,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
 use tollgate::{
-    Key, Limit,
+    Key, Limit, Limiter,
     bucket::Algorithm,
     charge::{Charge, Judged, RuleSpec, Slot, Take, Taken, Verdicts},
     decision::Outcome,
     key::{KeyId, Secret},
-    store::{MemoryStore, Overflow, Reply, Store},
-    time::Nanos,
+    store::{MemoryStore, Overflow, Receipt, Reply, Store},
+    time::{BoxFuture, Clock, Nanos},
 };
 
 const TODAY: Nanos = Nanos::from_secs(1_700_000_000);
@@ -271,5 +283,118 @@ fn keys_without_a_place_share_one_limit() {
         assert_eq!(answers.iter().filter(|judged| passes(judged)).count(), 1);
         assert!(answers.iter().flatten().any(|judged| matches!(judged.verdict.outcome, Outcome::Refuse(_))));
         assert!(!rule.passes(1, TODAY), "a bucket in use went");
+    });
+}
+
+/// One place, for which up to two wait. Nobody asks again without being called.
+fn one_place() -> Limiter<u64> {
+    /// It stands still, and nobody who sleeps wakes up.
+    struct Still;
+    impl Clock for Still {
+        fn now(&self) -> Nanos {
+            TODAY
+        }
+        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+    let rule = tollgate::Rule::new("place", Limit::in_flight(1), |id: &u64| Some(Key::from(*id)));
+    let rule = rule.queue(2, Duration::from_secs(1));
+    let limiter = Limiter::builder([rule]).store(store()).clock(Still).build().unwrap();
+    // Makes its table ready.
+    drop(limiter.reserve_now(&7).unwrap());
+    limiter
+}
+
+/// Waits for the place. Who is never called waits for ever, which the model finds.
+fn waits(limiter: &Limiter<u64>) -> Receipt {
+    let (decision, receipt) = block_on(limiter.acquire_receipt(&7)).unwrap();
+    assert!(decision.is_allowed());
+    receipt
+}
+
+#[test]
+fn a_place_that_is_freed_while_somebody_begins_to_wait_is_not_missed() {
+    model(|| {
+        let limiter = one_place();
+        let (_, held) = limiter.reserve_now(&7).unwrap();
+        let waiter = thread::spawn({
+            let limiter = limiter.clone();
+            move || drop(waits(&limiter))
+        });
+        drop(held);
+        waiter.join().unwrap();
+        assert_eq!(limiter.waiting("place"), Some(0));
+        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
+    });
+}
+
+#[test]
+fn a_place_that_is_freed_goes_to_one_of_those_who_wait_and_then_to_the_other() {
+    model(|| {
+        let limiter = one_place();
+        let running = Arc::new(AtomicUsize::new(0));
+        let waiters = [(); 2].map(|()| {
+            let (limiter, running) = (limiter.clone(), Arc::clone(&running));
+            thread::spawn(move || {
+                let held = waits(&limiter);
+                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two have the place");
+                running.fetch_sub(1, Ordering::SeqCst);
+                drop(held);
+            })
+        });
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+        assert_eq!(limiter.waiting("place"), Some(0));
+        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
+    });
+}
+
+#[test]
+fn who_gives_up_while_it_is_called_passes_the_call_on() {
+    model(|| {
+        let limiter = one_place();
+        let (_, held) = limiter.reserve_now(&7).unwrap();
+        // Stands before the other one, and is dropped while the place is freed.
+        let mut gives_up = Box::pin({
+            let limiter = limiter.clone();
+            async move { limiter.acquire_receipt(&7).await }
+        });
+        assert!(gives_up.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let frees = thread::spawn(move || drop(held));
+        let waiter = thread::spawn({
+            let limiter = limiter.clone();
+            move || drop(waits(&limiter))
+        });
+        drop(gives_up);
+        frees.join().unwrap();
+        waiter.join().unwrap();
+        assert_eq!(limiter.waiting("place"), Some(0));
+        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
+    });
+}
+
+/// What was given to somebody who is gone by then is free again.
+#[test]
+fn who_gives_up_while_it_is_given_the_place_gives_it_back() {
+    model(|| {
+        let limiter = one_place();
+        let (_, held) = limiter.reserve_now(&7).unwrap();
+        let gives_up = thread::spawn({
+            let limiter = limiter.clone();
+            move || {
+                let mut asking = Box::pin(limiter.acquire_receipt(&7));
+                for _ in 0..2 {
+                    if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                        return;
+                    }
+                }
+            }
+        });
+        drop(held);
+        gives_up.join().unwrap();
+        assert_eq!(limiter.waiting("place"), Some(0));
+        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
     });
 }

@@ -9,8 +9,8 @@ use crate::{
     decision::Decision,
     error::ConfigError,
     observe::{Observed, StoreState},
-    rule::{Rule, Rules},
-    store::{MemoryStore, Store},
+    rule::{Patience, Rule, Rules},
+    store::{MemoryStore, Queue, Store},
     time::{Clock, SystemClock},
 };
 
@@ -75,8 +75,14 @@ impl<Req> LimiterBuilder<Req> {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let endings: Arc<[_]> = rules.iter().map(|(rule, _)| rule.ending()).collect();
         let endings = (!endings.iter().all(Ending::stands)).then_some(endings);
+        let queue = |rule: &Rule<Req>| {
+            let Patience { most, longest } = rule.patience().filter(|_| rule.enforces())?;
+            Some(Arc::new(Queue::new(most, longest)))
+        };
+        let queues: Arc<[_]> = rules.iter().map(|(rule, _)| queue(rule)).collect();
+        let queues = queues.iter().any(Option::is_some).then_some(queues);
         let (info, secret, store_state) = (Arc::clone(rules.info()), store.secret().clone(), StoreState::default());
-        let core = Arc::new(Core { bound, info, endings, store, secret, clock, store_state });
+        let core = Arc::new(Core { bound, info, endings, queues, store, secret, clock, store_state });
         let observed = Observed::new(core.info.iter().map(|rule| rule.name.clone()));
         Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision, observed }) })
     }

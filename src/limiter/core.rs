@@ -12,7 +12,7 @@ use crate::{
     key::{KeyId, Secret},
     limit::Limit,
     observe::{self, StoreState},
-    store::{Receipt, Store},
+    store::{Queue, Receipt, Store},
     time::{BoxFuture, Clock, Nanos},
 };
 
@@ -22,6 +22,8 @@ pub(super) struct Core {
     pub(super) info: Arc<[RuleInfo]>,
     /// What becomes of each rule's charges; `None` where all stand, as they mostly do.
     pub(super) endings: Option<Arc<[Ending]>>,
+    /// The lines of rules that have one; `None` where none has.
+    pub(super) queues: Option<Arc<[Option<Arc<Queue>>]>>,
     pub(super) store: Arc<dyn Store>,
     /// The store's.
     pub(super) secret: Secret,
@@ -204,7 +206,7 @@ impl Core {
 
     pub(super) fn receipt(&self, taken: SmallVec<[(usize, Taken); 2]>) -> Receipt {
         let (store, clock, info) = (Arc::clone(&self.store), Arc::clone(&self.clock), Arc::clone(&self.info));
-        Receipt::new(store, clock, info, self.endings.clone(), taken)
+        Receipt::new(store, clock, info, self.endings.clone(), self.queues.clone(), taken)
     }
 
     /// Whether a rule's charges stand whatever becomes of the request.

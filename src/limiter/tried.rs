@@ -5,7 +5,7 @@ use super::{
     core::{Charges, Intent},
 };
 use crate::{
-    charge::Charge,
+    charge::{Charge, Take},
     decision::{Decision, Difference, Differences, Ruling},
     observe,
     rule::Applies,
@@ -79,7 +79,11 @@ impl<Req> Inner<Req> {
                     decision
                         .ask_tried(Ruling::asked(at, cost, limit.as_ref(), usable), beside.map(|(beside, _)| beside));
                     if usable {
-                        let charge = bound.charge(key, limit.unwrap_or(*rule.made_with()), cost, intent);
+                        let mut charge = bound.charge(key, limit.unwrap_or(*rule.made_with()), cost, intent);
+                        // Nobody would tell how it ends.
+                        if intent == Intent::Start && !core.stands(at) {
+                            charge.take = Take::Never;
+                        }
                         // What ends with a request is nothing where there was none.
                         let in_place_of = beside.map(|(_, number)| number).filter(|_| core.stands(at));
                         charges.push(Charge { votes: false, in_place_of, ..charge });

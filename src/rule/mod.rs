@@ -16,6 +16,7 @@ mod blocked;
 mod cost;
 mod ending;
 mod mode;
+mod queue;
 mod set;
 #[cfg(tollgate_shadowed)]
 mod shadowed;
@@ -23,6 +24,7 @@ mod shadowed;
 use cost::Cost;
 use ending::Ends;
 use mode::Beside;
+pub(crate) use queue::Patience;
 pub(crate) use set::Rules;
 
 /// A question about a request.
@@ -69,6 +71,7 @@ pub struct Rule<Req> {
     /// That it refuses everything is what it is for, and not reported.
     blocked: bool,
     ends: Ends,
+    queue: Option<Patience>,
 }
 
 /// What a rule does with a request that has no key for it.
@@ -121,6 +124,7 @@ impl<Req> Rule<Req> {
             beside: None,
             blocked: false,
             ends: Ends::default(),
+            queue: None,
         }
     }
 
@@ -374,6 +378,7 @@ impl<Req> Clone for Rule<Req> {
             beside: self.beside.clone(),
             blocked: self.blocked,
             ends: self.ends.clone(),
+            queue: self.queue,
         }
     }
 }

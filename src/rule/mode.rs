@@ -111,6 +111,10 @@ impl<Req> Rule<Req> {
         self
     }
 
+    pub(crate) fn enforces(&self) -> bool {
+        self.mode == Mode::Enforce
+    }
+
     pub(crate) fn warns(&self) -> bool {
         self.mode == Mode::Warn
     }
@@ -138,6 +142,7 @@ impl<Req> Rule<Req> {
             ("on_missing_key", self.on_missing_key.is_some()),
             ("wait_up_to", self.wait_up_to.is_some()),
             ("on_store_failure", self.on_store_failure.is_some()),
+            ("queue", self.queue.is_some()),
         ];
         let said = said.into_iter().chain(self.ends.said());
         if let Some((field, _)) = said.into_iter().find(|(_, said)| *said) {

@@ -147,7 +147,7 @@ fn check<Req>(rule: &Rule<Req>) -> Result<(), ConfigError> {
     if let Some(Err(problem)) = rule.on_store_failure.map(|policy| policy.check()) {
         return wrong("on_store_failure", problem.into());
     }
-    if let Err((field, problem)) = rule.check_ending() {
+    if let Err((field, problem)) = rule.check_ending().and_then(|()| rule.check_queue()) {
         return wrong(field, problem);
     }
     match rule.on_missing_key {
@@ -295,6 +295,10 @@ mod tests {
             (vec![rule(Limit::in_flight(1)).wait_up_to(Duration::from_secs(1))], "wait_up_to", "drop it"),
             (vec![rule(Limit::in_flight(1)).retry_after(Duration::ZERO)], "retry_after", "at least one second"),
             (vec![rule(second).retry_after(Duration::from_secs(1))], "retry_after", "drop it"),
+            (vec![rule(second).queue(1, Duration::MAX)], "queue", "use wait_up_to"),
+            (vec![rule(Limit::in_flight(1)).queue(0, Duration::MAX)], "queue", "at least 1"),
+            (vec![rule(Limit::in_flight(1)).queue(1, Duration::ZERO)], "queue", "say how long"),
+            (vec![rule(Limit::in_flight(1)), tried("r").queue(1, Duration::MAX)], "queue", "say it there"),
             (vec![rule(second).until_head()], "until_head", "Limit::in_flight(n)"),
             (vec![rule(Limit::in_flight(1)).give_back_when(|_| true)], "give_back_when", "use a rate"),
             (vec![rule(second).count_only_when(|_| true).give_back_when(|_| true)], "count_only_when", "two rules"),
@@ -345,6 +349,7 @@ mod tests {
             vec![rule(Limit::per_second(1).burst(3)).algorithm(LeakyBucket)],
             vec![rule(Limit::in_flight(3)).fixed_cost(3).until_head().retry_after(Duration::MAX)],
             vec![rule(Limit::in_flight(u64::MAX)).algorithm(InFlight)],
+            vec![rule(Limit::in_flight(1)).queue(usize::MAX, Duration::MAX).shadow()],
             vec![rule(Limit::per_second(1)).count_only_when(|_| true).give_back_unanswered()],
             vec![rule(Limit::per_second(1).burst(3)).fixed_cost(3).wait_up_to(Duration::MAX)],
             vec![tried("a").algorithm(FixedWindow), named("a").wait_up_to(Duration::MAX), tried("a").named("b").warn()],

@@ -4,6 +4,7 @@ mod guarded;
 mod held;
 mod lock;
 mod memory;
+mod queue;
 mod receipt;
 #[cfg(feature = "redis")]
 mod redis;
@@ -12,6 +13,7 @@ pub use guarded::{Guarded, GuardedBuilder, GuardedCounts};
 pub use held::HeldReceipt;
 pub(crate) use held::{EndsOnDrop, Ongoing};
 pub use memory::{MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow};
+pub(crate) use queue::{Queue, Ticket};
 pub use receipt::Receipt;
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisStoreBuilder};

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::Response;
 use smallvec::SmallVec;
 
-use super::Store;
+use super::{Queue, Store};
 use crate::{
     charge::{Ending, Taken},
     decision::RuleInfo,
@@ -50,6 +50,8 @@ pub struct Receipt {
     rules: Arc<[RuleInfo]>,
     /// What becomes of each rule's charge; `None` where all stand.
     endings: Option<Arc<[Ending]>>,
+    /// Who waits for each rule's places; `None` where nobody may.
+    queues: Option<Arc<[Option<Arc<Queue>>]>>,
     taken: SmallVec<[(usize, Taken); 2]>,
     gives_back_on_drop: bool,
     /// What layers further out hold for the same request.
@@ -62,9 +64,10 @@ impl Receipt {
         clock: Arc<dyn Clock>,
         rules: Arc<[RuleInfo]>,
         endings: Option<Arc<[Ending]>>,
+        queues: Option<Arc<[Option<Arc<Queue>>]>>,
         taken: SmallVec<[(usize, Taken); 2]>,
     ) -> Self {
-        Self { store, clock, rules, endings, taken, gives_back_on_drop: false, outer: None }
+        Self { store, clock, rules, endings, queues, taken, gives_back_on_drop: false, outer: None }
     }
 
     /// Makes the charges come back when this is dropped, until [`started`](Self::started).
@@ -92,6 +95,7 @@ impl Receipt {
             Arc::clone(&self.clock),
             Arc::clone(&self.rules),
             self.endings.clone(),
+            self.queues.clone(),
             SmallVec::new(),
         );
         std::mem::swap(&mut taken.taken, &mut self.taken);
@@ -173,7 +177,11 @@ impl Receipt {
         for (rule, taken) in &mut self.taken {
             if changes(*rule) {
                 let now = *now.get_or_insert_with(|| self.clock.now());
+                let frees = cost < taken.cost;
                 self.store.adjust(now, taken, cost);
+                if frees && let Some(Some(queue)) = self.queues.as_deref().and_then(|queues| queues.get(*rule)) {
+                    queue.call(taken.key);
+                }
             }
         }
     }

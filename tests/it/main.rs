@@ -26,6 +26,7 @@ mod oracle;
 #[cfg(feature = "metrics")]
 mod prometheus;
 mod promise;
+mod queue;
 mod quickstart;
 mod random;
 #[cfg(feature = "redis")]

@@ -21,7 +21,7 @@ const ALGORITHMS: [How; 5] = [
 /// rule let pass.
 #[test]
 fn a_limit_that_is_tried_agrees_with_the_same_limit_alone_on_the_same_traffic() {
-    each_seed(from_env("TOLLGATE_RUNS", 120), |random| {
+    each_seed(from_env("TOLLGATE_RUNS", 60), |random| {
         let clock = ManualClock::new();
         let at = random.below(5) as usize;
         let limit = Limit::new(1 + random.below(6), Duration::from_secs(1 + random.below(3)));
@@ -95,4 +95,35 @@ fn what_is_tried_takes_key_cost_and_condition_of_the_live_rule() {
     assert_eq!(left((1, 3)), [(3, 3), (3, 4)], "another key");
     assert_eq!(left((9, 1)), [], "the live rule does not apply");
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 2, "the key is asked for once a request");
+}
+
+#[test]
+fn places_in_the_shadow_are_held_by_requests_that_run_and_freed_with_them() {
+    let clock = ManualClock::new();
+    let places = |name, places| Rule::new(name, Limit::in_flight(places), |ask: &Ask| Some(Key::from(ask.0)));
+    let three = Rule::shadow_of("live", Limit::in_flight(3)).named("three");
+    let beside = limiter(vec![places("live", 2), places("one", 1).shadow(), three], &clock);
+    let reserve = || {
+        let (decision, receipt) = beside.reserve_now(&(7, 1)).unwrap();
+        let differs: Vec<_> = decision.shadows().map(|shadow| shadow.difference()).collect();
+        (decision.is_allowed(), differs, receipt)
+    };
+    let left = || {
+        let decision = beside.peek_now(&(7, 1)).unwrap();
+        decision.shadows().map(|shadow| shadow.verdict.remaining).collect::<Vec<_>>()
+    };
+    let (passed, differs, first) = reserve();
+    assert_eq!((passed, differs), (true, vec![None, None]));
+    let (passed, differs, second) = reserve();
+    assert_eq!((passed, differs), (true, vec![Some(Difference::WouldRefuse), None]));
+    let (passed, differs, _none) = reserve();
+    assert_eq!((passed, differs), (false, vec![None, Some(Difference::WouldPass)]));
+    assert_eq!(left(), [0, 1], "one that is refused does not run");
+    drop((first, second));
+    assert_eq!(left(), [1, 3]);
+    // Who asks for no receipt is only looked at.
+    let shadows = limiter(vec![places("one", 1).shadow()], &clock);
+    for _ in 0..3 {
+        assert_eq!(shadows.check_now(&(7, 1)).unwrap().shadows().filter(|shadow| shadow.would_refuse()).count(), 0);
+    }
 }
