@@ -1,13 +1,14 @@
 //! What a decision costs beside the plainest commands there are, on one server in one run: GET, INCR and a script that does
-//! nothing (which no store that runs scripts can beat) over the same kind of connection, and the store under one rule and
-//! under three. Medians of interleaved rounds, and their ratios; and on Linux the processor's time for each, here and on the
-//! server, which a busy machine falsifies less.
+//! nothing (which no store that sends its scripts one by one can beat) over the same kind of connection, and the store under
+//! one rule and under three, for one client and for many. Medians of interleaved rounds, and their ratios; and on Linux the
+//! processor's time for each, here and on the server, which a busy machine falsifies less.
 //!
 //! Starts a `redis-server` of its own; `REDIS_URL` names one that runs already. Words of the command line choose rows.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss, reason = "a bench may panic")]
 
 use std::{
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -22,8 +23,16 @@ enum Asked {
     Get(MultiplexedConnection),
     Incr(MultiplexedConnection),
     Nothing(MultiplexedConnection, redis::Script),
+    /// One client's requests.
     Limiter(Limiter<u64>),
+    /// As many clients as there are requests in a round and more.
+    Many(Limiter<u64>),
 }
+
+/// How many clients there are where there are many.
+const CLIENTS: u64 = 50_000;
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Asked {
     async fn once(&mut self) {
@@ -40,6 +49,10 @@ impl Asked {
                 let _: u64 = call.query_async(connection).await.unwrap();
             }
             Self::Limiter(limiter) => assert!(limiter.check(&7).await.unwrap().is_allowed()),
+            Self::Many(limiter) => {
+                let client = NEXT.fetch_add(1, Ordering::Relaxed) % CLIENTS;
+                assert!(limiter.check(&client).await.unwrap().is_allowed());
+            }
         }
     }
 }
@@ -152,6 +165,8 @@ async fn main() {
         ("return 1", Asked::Nothing(plain, nothing)),
         ("one rule", Asked::Limiter(limiter(&url, &["one"]).await)),
         ("three rules", Asked::Limiter(limiter(&url, &["one", "two", "three"]).await)),
+        ("one, clients", Asked::Many(limiter(&url, &["one"]).await)),
+        ("three, clients", Asked::Many(limiter(&url, &["one", "two", "three"]).await)),
     ];
     cases.retain(|(name, _)| words.is_empty() || words.iter().any(|word| name.contains(word.as_str())));
     let server = server.as_ref().map_or_else(String::new, |server| server.0.id().to_string());
@@ -168,7 +183,8 @@ async fn main() {
         for ((name, _), row) in cases.iter().zip(&measured) {
             let (rate, p50) = (of(row, |round| round.rate), of(row, |round| round.p50));
             println!(
-                "  {name:<12} {rate:>8.0}/s, {:.2} of {}; p50 {p50:>7.1} us, {:.2} times; processor {:>5.2} us here, {:>5.2} there",
+                "  {name:<14} {rate:>8.0}/s, {:.2} of {}; p50 {p50:>7.1} us, {:.2} times; \
+                 processor {:>5.2} us here, {:>5.2} there",
                 rate / first.0,
                 cases[0].0,
                 p50 / first.1,

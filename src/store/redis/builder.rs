@@ -60,6 +60,33 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Trusts the authorities of `pem`, one certificate or several, and no others; unless set, those that browsers trust. For
+    /// a server whose certificate comes from an authority of one's own. The URL has to begin with `rediss://`.
+    ///
+    /// TLS uses the process's default provider of cryptography, as rustls calls it; where the program has installed none,
+    /// building the store installs `ring`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tollgate::{key::Secret, store::RedisStore};
+    ///
+    /// # async fn connects() -> Result<(), Box<dyn std::error::Error>> {
+    /// let authority = std::fs::read("/etc/ssl/our-authority.pem")?;
+    /// let secret = Secret::new(*b"16 secret bytes!"); // from the environment or a vault
+    /// let builder = RedisStore::builder("rediss://redis.internal:6379", secret).root_certificates(authority);
+    /// let store = builder.connect().await?;
+    /// assert!(store.is_connected());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis-rustls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-rustls")))]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.client = self.client.and_then(|client| super::tls::trusting(&client, pem.into()));
+        self
+    }
+
     /// Goes by the limiter's clock, in whole microseconds, instead of the server's. **For tests**: processes whose clocks
     /// differ would turn each other's buckets back.
     ///
@@ -88,8 +115,11 @@ impl RedisStoreBuilder {
         }
         let runtime = Handle::try_current()
             .map_err(|error| StoreError::caused_by("the store's tasks need a tokio runtime; build it in one", error))?;
+        let client = self.client?;
+        #[cfg(feature = "redis-rustls")]
+        super::tls::have_a_provider(&client);
         let settings = Settings { deadline: self.deadline, longer: self.longer, lives: Arc::new(Lives::random()) };
-        let source = Source::new(&self.client?, settings.clone(), self.connect_timeout)
+        let source = Source::new(&client, settings.clone(), self.connect_timeout)
             .map_err(|error| StoreError::caused_by("this is no address of a Redis server", error))?;
         let link = Arc::new(Link::new());
         let (giving_back, changes) = GivingBack::new();

@@ -37,6 +37,8 @@ mod script;
 mod source;
 mod talk;
 mod ticket;
+#[cfg(feature = "redis-rustls")]
+mod tls;
 
 use alarm::Alarm;
 pub use builder::RedisStoreBuilder;

@@ -1,6 +1,9 @@
 //! The Redis store and the memory store, asked the same at the same times, have to say the same.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
 
 use tokio::runtime::Runtime;
 use tollgate::{
@@ -51,6 +54,8 @@ struct Pair<'a> {
     now: u64,
     told: u64,
     operations: u64,
+    /// What was done last, for whoever has to find out why the stores disagree.
+    trail: VecDeque<String>,
 }
 
 fn secs(permits: u64, secs: u64) -> Limit {
@@ -95,11 +100,25 @@ impl<'a> Pair<'a> {
             .collect();
         let disturbed = vec![0; rules.len()];
         let now = 1_700_000_000 * SECOND;
-        Self { runtime, memory, redis, rules, charged: Vec::new(), disturbed, now, told: 0, operations: 0 }
+        let (charged, trail) = (Vec::new(), VecDeque::new());
+        Self { runtime, memory, redis, rules, charged, disturbed, now, told: 0, operations: 0, trail }
     }
 
     fn now(&self) -> Nanos {
         Nanos::new(self.now)
+    }
+
+    fn note(&mut self, rule: usize, what: &dyn std::fmt::Debug) {
+        if self.trail.len() >= 200 {
+            self.trail.pop_front();
+        }
+        self.trail.push_back(format!("{} at {}: {}: {what:?}", self.operations, self.now, self.rules[rule].name));
+    }
+
+    /// What was done last under a rule, a line each.
+    fn trail(&self, rule: usize) -> String {
+        let of = format!(": {}: ", self.rules[rule].name);
+        self.trail.iter().filter(|line| line.contains(&of)).map(|line| format!("\n{line}")).collect()
     }
 
     /// Moves the time, in whole microseconds: not at all, a little, to where something was told to happen or just beside
@@ -226,7 +245,8 @@ impl<'a> Pair<'a> {
         assert_eq!(redis.iter().len(), asked.len());
         for (asked, (one, other)) in asked.iter().zip(memory.iter().zip(redis.iter())) {
             let at = (self.operations, self.rules[asked.0].name, asked);
-            assert_eq!(one.verdict, other.verdict, "memory and redis: {at:?}");
+            assert_eq!(one.verdict, other.verdict, "memory and redis: {at:?}, after {}", self.trail(asked.0));
+            self.note(asked.0, &(asked, one.verdict.outcome, one.verdict.remaining, one.mark));
             assert_eq!(one.mark.is_some(), other.mark.is_some(), "{at:?}");
             if let Outcome::Refuse(Wait::For(wait)) | Outcome::Delay(wait) = one.verdict.outcome {
                 self.told = wait.get();
@@ -259,6 +279,7 @@ impl<'a> Pair<'a> {
             3 if standing < 1_000 => standing + 1 + random.below(4),
             _ => random.up_to(standing),
         };
+        self.note(charged.rule, &("adjust", standing, cost, charged.memory.mark));
         self.memory.adjust(self.now(), &mut charged.memory, cost);
         self.redis.adjust(self.now(), &mut charged.redis, cost);
         self.runtime.block_on(self.redis.flush()).unwrap();
@@ -275,6 +296,7 @@ impl<'a> Pair<'a> {
         let rule = random.below(self.rules.len() as u64) as usize;
         let key = Key::from(random.below(3)).id(self.redis.secret());
         self.disturbed[rule] += 1;
+        self.note(rule, &"reset");
         let Reply::Ready(Ok(())) = self.memory.reset(&self.rules[rule].memory, key) else { panic!("at once") };
         match self.redis.reset(&self.rules[rule].redis, key) {
             Reply::Pending(reply) => self.runtime.block_on(reply).unwrap(),

@@ -11,6 +11,8 @@ mod lua;
 mod proxy;
 mod server;
 mod stack;
+#[cfg(feature = "redis-rustls")]
+mod tls;
 mod together;
 
 use std::time::Duration;
