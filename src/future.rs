@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use crate::{
     decision::Decision,
-    limiter::{Judgement, Limiter, Unanswered, Waiting},
+    limiter::{Generation, Judgement, Limiter, Unanswered, Waiting},
     response::{Answer, Refuse},
     store::{Ongoing, Receipt},
     time::BoxFuture,
@@ -29,6 +29,7 @@ impl<Req, R> Gate<Req, R> {
     #[inline]
     pub(crate) fn settled<Res>(
         &self,
+        rules: &Generation<Req>,
         request: &Req,
         judged: Result<Option<Box<Receipt>>, Box<Unanswered>>,
         decision: &mut Decision,
@@ -37,10 +38,10 @@ impl<Req, R> Gate<Req, R> {
         R: Refuse<Req, Res>,
     {
         let receipt = judged.unwrap_or_else(|unanswered| {
-            *decision = self.limiter.without_store(&unanswered);
+            *decision = rules.without_store(&unanswered);
             None
         });
-        self.limiter.name_and_report(request, decision, self.responder.names_rules());
+        rules.name_and_report(request, decision, self.responder.names_rules());
         receipt
     }
 }
@@ -95,6 +96,8 @@ pin_project! {
 /// A request that waits before the inner service is called.
 pub(crate) struct Held<S, Req, R> {
     pub(crate) gate: Arc<Gate<Req, R>>,
+    /// The rules that the request is decided by, until it is.
+    pub(crate) rules: Option<Arc<Generation<Req>>>,
     pub(crate) service: S,
     /// Taken when the inner service is called.
     pub(crate) request: Option<Req>,
@@ -190,12 +193,12 @@ impl<F, Req, R, Told> Call<F, Req, R, Told> {
 
 impl Step {
     /// The step of a request whose turn is still to come.
-    pub(crate) fn until_turn<Req>(limiter: &Limiter<Req>, decision: Decision, mut receipt: Box<Receipt>) -> Self {
+    pub(crate) fn until_turn<Req>(rules: &Generation<Req>, decision: Decision, mut receipt: Box<Receipt>) -> Self {
         receipt.until_started();
         if decision.delay() == Duration::ZERO {
             return Self::Readying { decision, receipt };
         }
-        Self::Sleeping { sleep: limiter.turn(&decision), decision, receipt }
+        Self::Sleeping { sleep: rules.turn(&decision), decision, receipt }
     }
 }
 
@@ -212,19 +215,21 @@ where
             match &mut self.step {
                 Step::Checking(judging) => {
                     let judgement = ready!(judging.as_mut().poll(cx));
-                    let Some(request) = self.request.take() else { return Poll::Ready(Ok(None)) };
-                    let mut decision = gate.limiter.undecided();
+                    let (Some(request), Some(rules)) = (self.request.take(), self.rules.take()) else {
+                        return Poll::Ready(Ok(None));
+                    };
+                    let mut decision = rules.undecided();
                     let judged = judgement.map(|judgement| {
                         decision = judgement.decision;
                         judgement.receipt
                     });
-                    if let Some(waiting) = gate.limiter.for_places(&request, &decision) {
-                        self.request = Some(request);
+                    if let Some(waiting) = rules.for_places(&request, &decision) {
+                        (self.request, self.rules) = (Some(request), Some(rules));
                         self.step = Step::Waiting(waiting);
                         self.service = self.service.clone();
                         continue;
                     }
-                    let receipt = gate.settled::<Res>(&request, judged, &mut decision);
+                    let receipt = gate.settled::<Res>(&rules, &request, judged, &mut decision);
                     match receipt {
                         _ if !decision.is_allowed() => return Poll::Ready(Ok(Some(Next::Refuse(request, decision)))),
                         None => return Poll::Ready(Ok(Some(Next::Call(request, decision, None)))),
@@ -233,27 +238,30 @@ where
                         }
                         Some(receipt) => {
                             self.request = Some(request);
-                            self.step = Step::until_turn(&gate.limiter, decision, receipt);
+                            self.step = Step::until_turn(&rules, decision, receipt);
                             self.service = self.service.clone();
                         }
                     }
                 }
                 Step::Waiting(waiting) => {
-                    let Some(request) = &self.request else { return Poll::Ready(Ok(None)) };
-                    let judgement = ready!(waiting.poll(cx, &gate.limiter, request));
-                    let mut decision = gate.limiter.undecided();
+                    let (Some(request), Some(rules)) = (&self.request, &self.rules) else {
+                        return Poll::Ready(Ok(None));
+                    };
+                    let judgement = ready!(waiting.poll(cx, rules, request));
+                    let mut decision = rules.undecided();
                     let judged = judgement.map(|judgement| {
                         decision = judgement.decision;
                         judgement.receipt
                     });
-                    let receipt = gate.settled::<Res>(request, judged, &mut decision);
+                    let receipt = gate.settled::<Res>(rules, request, judged, &mut decision);
                     // Leaves the lines, now that it has its places.
                     self.step = Step::Done;
                     if !decision.is_allowed() {
                         return Poll::Ready(Ok(self.request.take().map(|request| Next::Refuse(request, decision))));
                     }
-                    let receipt = Box::new(gate.limiter.receipt_or_none(receipt));
-                    self.step = Step::until_turn(&gate.limiter, decision, receipt);
+                    let receipt = Box::new(rules.receipt_or_none(receipt));
+                    self.step = Step::until_turn(rules, decision, receipt);
+                    self.rules = None;
                 }
                 Step::Sleeping { sleep, .. } => {
                     ready!(sleep.as_mut().poll(cx));

@@ -1,11 +1,14 @@
 mod builder;
 mod core;
+mod reload;
 mod report;
 mod tried;
 mod waiting;
 
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
+use reload::Shared;
+pub use reload::{ReloadCounts, Reloaded};
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -49,10 +52,11 @@ use crate::{
 /// # Ok::<(), tollgate::Error>(())
 /// ```
 pub struct Limiter<Req> {
-    inner: Arc<Inner<Req>>,
+    shared: Arc<Shared<Req>>,
 }
 
-struct Inner<Req> {
+/// The rules in force, and what they were bound to: what a request sees of the limiter, from beginning to end.
+pub(crate) struct Generation<Req> {
     rules: Rules<Req>,
     core: Arc<Core>,
     on_decision: Option<Hook<Req>>,
@@ -93,10 +97,11 @@ impl<Req> Limiter<Req> {
     ///
     /// The memory store answers at once, so there is nothing to cancel.
     pub async fn check(&self, request: &Req) -> Result<Decision, Error> {
-        self.needs_no_receipt()?;
-        let mut decision = self.undecided();
-        self.judge(request, Intent::Start, &mut decision).wait(&mut decision).await?;
-        self.report(request, &decision);
+        let rules = self.generation();
+        rules.needs_no_receipt()?;
+        let mut decision = rules.undecided();
+        rules.judge(request, Intent::Start, &mut decision).wait(&mut decision).await?;
+        rules.report(request, &decision);
         Ok(decision)
     }
 
@@ -107,7 +112,6 @@ impl<Req> Limiter<Req> {
     /// As [`check`](Self::check), and where the store does not answer at once ([`ErrorKind::NotReady`]).
     #[inline]
     pub fn check_now(&self, request: &Req) -> Result<Decision, Error> {
-        self.needs_no_receipt()?;
         self.decide_now(request, Intent::Start)
     }
 
@@ -123,8 +127,9 @@ impl<Req> Limiter<Req> {
     ///
     /// Dropped while it waits, every charge is given back; a turn comes back only if nobody stands behind it.
     pub async fn acquire(&self, request: &Req) -> Result<Decision, Error> {
-        self.needs_no_receipt()?;
-        Ok(self.start_in_turn(request).await?.0)
+        let rules = self.generation();
+        rules.needs_no_receipt()?;
+        Ok(rules.start_in_turn(request).await?.0)
     }
 
     /// As [`acquire`](Self::acquire), and returns what ends with the request: dropped, places
@@ -158,22 +163,9 @@ impl<Req> Limiter<Req> {
     /// # }).unwrap();
     /// ```
     pub async fn acquire_receipt(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
-        let (decision, receipt) = self.start_in_turn(request).await?;
-        Ok((decision, self.receipt_or_none(receipt)))
-    }
-
-    async fn start_in_turn(&self, request: &Req) -> Result<(Decision, Option<Box<Receipt>>), Error> {
-        let mut decision = self.undecided();
-        let mut receipt = self.judge_in_line(request, &mut decision).await?;
-        self.report(request, &decision);
-        if let Some(receipt) = &mut receipt {
-            if decision.delay() > Duration::ZERO {
-                receipt.until_started();
-                self.turn(&decision).await;
-            }
-            receipt.started();
-        }
-        Ok((decision, receipt))
+        let rules = self.generation();
+        let (decision, receipt) = rules.start_in_turn(request).await?;
+        Ok((decision, rules.receipt_or_none(receipt)))
     }
 
     /// As [`check`](Self::check), and returns what was charged, which may be given back or settled, and ends when it is
@@ -183,12 +175,13 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails.
     pub async fn reserve(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
-        let mut decision = self.undecided();
-        let (intent, others_wait) = self.reserves(request);
-        let receipt = self.judge(request, intent, &mut decision).wait(&mut decision).await?;
-        self.refuse_behind(others_wait, &mut decision);
-        self.report(request, &decision);
-        Ok((decision, self.receipt_or_none(receipt)))
+        let rules = self.generation();
+        let mut decision = rules.undecided();
+        let (intent, others_wait) = rules.reserves(request);
+        let receipt = rules.judge(request, intent, &mut decision).wait(&mut decision).await?;
+        rules.refuse_behind(others_wait, &mut decision);
+        rules.report(request, &decision);
+        Ok((decision, rules.receipt_or_none(receipt)))
     }
 
     /// As [`reserve`](Self::reserve), for plain threads.
@@ -197,48 +190,38 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn reserve_now(&self, request: &Req) -> Result<(Decision, Receipt), Error> {
-        let mut decision = self.undecided();
-        let (intent, others_wait) = self.reserves(request);
-        let receipt = self.judge(request, intent, &mut decision).now()?;
-        self.refuse_behind(others_wait, &mut decision);
-        self.report(request, &decision);
-        Ok((decision, self.receipt_or_none(receipt)))
-    }
-
-    /// A place that nobody can free must not be taken.
-    #[inline]
-    fn needs_no_receipt(&self) -> Result<(), Error> {
-        let endings = self.inner.core.endings.as_deref().unwrap_or_default();
-        // Who does not enforce only looks then.
-        if endings.iter().take(self.inner.rules.enforcing().len()).any(|ending| !ending.stands()) {
-            return Err(Error::new(ErrorKind::NeedsReceipt));
-        }
-        Ok(())
+        let rules = self.in_force();
+        let mut decision = rules.undecided();
+        let (intent, others_wait) = rules.reserves(request);
+        let receipt = rules.judge(request, intent, &mut decision).now()?;
+        rules.refuse_behind(others_wait, &mut decision);
+        rules.report(request, &decision);
+        Ok((decision, rules.receipt_or_none(receipt)))
     }
 
     /// The first rule whose charges depend on how a request is answered.
-    pub(crate) fn judges_outcomes(&self) -> Option<&str> {
-        let endings = self.inner.core.endings.as_deref()?;
-        let at = endings.iter().position(Ending::is_by_outcome)?;
-        self.inner.rules.get(at).map(Rule::name)
+    pub(crate) fn judges_outcomes(&self) -> Option<String> {
+        let rules = self.in_force();
+        let at = rules.core.endings.as_deref()?.iter().position(Ending::is_by_outcome)?;
+        rules.rules.get(at).map(|rule| rule.name().to_owned())
     }
 
     #[inline]
     fn decide_now(&self, request: &Req, intent: Intent) -> Result<Decision, Error> {
+        let rules = self.in_force();
+        if intent == Intent::Start {
+            rules.needs_no_receipt()?;
+        }
         // Written where it is returned.
-        let mut answer = Ok(self.undecided());
+        let mut answer = Ok(rules.undecided());
         if let Ok(decision) = &mut answer {
-            match self.judge(request, intent, decision).now() {
-                Ok(_) if intent != Intent::Peek => self.report(request, decision),
+            match rules.judge(request, intent, decision).now() {
+                Ok(_) if intent != Intent::Peek => rules.report(request, decision),
                 Ok(_) => {}
                 Err(error) => answer = Err(error),
             }
         }
         answer
-    }
-
-    pub(crate) fn receipt_or_none(&self, receipt: Option<Box<Receipt>>) -> Receipt {
-        receipt.map_or_else(|| self.inner.core.receipt(SmallVec::new()), |receipt| *receipt)
     }
 
     /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing.
@@ -247,8 +230,9 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails.
     pub async fn peek(&self, request: &Req) -> Result<Decision, Error> {
-        let mut decision = self.undecided();
-        self.judge(request, Intent::Peek, &mut decision).wait(&mut decision).await?;
+        let rules = self.generation();
+        let mut decision = rules.undecided();
+        rules.judge(request, Intent::Peek, &mut decision).wait(&mut decision).await?;
         Ok(decision)
     }
 
@@ -267,7 +251,7 @@ impl<Req> Limiter<Req> {
     ///
     /// Where there is no such rule, or the store fails.
     pub async fn reset(&self, name: &str, key: Key<'_>) -> Result<(), Error> {
-        let inner = &*self.inner;
+        let inner = self.generation();
         let at = inner.rules.position(name).ok_or_else(|| Error::new(ErrorKind::UnknownRule))?;
         let (Some(rule), Some(bound)) = (inner.rules.get(at), inner.core.bound.get(at)) else {
             return Err(Error::new(ErrorKind::UnknownRule));
@@ -289,23 +273,54 @@ impl<Req> Limiter<Req> {
 
     /// Returns the clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.inner.core.clock
+        &self.shared.clock
+    }
+}
+
+impl<Req> Generation<Req> {
+    async fn start_in_turn(&self, request: &Req) -> Result<(Decision, Option<Box<Receipt>>), Error> {
+        let mut decision = self.undecided();
+        let mut receipt = self.judge_in_line(request, &mut decision).await?;
+        self.report(request, &decision);
+        if let Some(receipt) = &mut receipt {
+            if decision.delay() > Duration::ZERO {
+                receipt.until_started();
+                self.turn(&decision).await;
+            }
+            receipt.started();
+        }
+        Ok((decision, receipt))
+    }
+
+    /// A place that nobody can free must not be taken.
+    #[inline]
+    fn needs_no_receipt(&self) -> Result<(), Error> {
+        let endings = self.core.endings.as_deref().unwrap_or_default();
+        // Who does not enforce only looks then.
+        if endings.iter().take(self.rules.enforcing().len()).any(|ending| !ending.stands()) {
+            return Err(Error::new(ErrorKind::NeedsReceipt));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn receipt_or_none(&self, receipt: Option<Box<Receipt>>) -> Receipt {
+        receipt.map_or_else(|| self.core.receipt(SmallVec::new()), |receipt| *receipt)
     }
 
     /// A decision that nothing was said of yet, for [`judge`](Self::judge) to write into: it is too large to be handed around.
     #[inline]
     pub(crate) fn undecided(&self) -> Decision {
-        self.inner.core.undecided()
+        self.core.undecided()
     }
 
     #[inline]
     pub(crate) fn judge(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
-        let (rules, core) = (&self.inner.rules, &self.inner.core);
+        let (rules, core) = (&self.rules, &self.core);
         let (mut charges, mut all_usable) = (Charges::new(), true);
         for ((at, (rule, reported)), bound) in rules.enforcing().iter().enumerate().zip(&core.bound) {
             match rule.applies(request, &core.secret, reported) {
                 Applies::No => {}
-                Applies::NoKey => self.inner.missing_key(at, intent),
+                Applies::NoKey => self.missing_key(at, intent),
                 Applies::Yes { key, limit, cost, usable } => {
                     decision.ask(Ruling::asked(at, cost, limit.as_ref(), usable));
                     if usable {
@@ -314,7 +329,7 @@ impl<Req> Limiter<Req> {
                     all_usable &= usable;
                 }
                 Applies::Refused { status, reason } => {
-                    self.inner.missing_key(at, intent);
+                    self.missing_key(at, intent);
                     let refusal = Refusal::MissingKey { status, reason };
                     *decision = Decision::refused(Arc::clone(&core.info), refusal, core.clock.now());
                     return Judging::Ready(Ok(None));
@@ -322,7 +337,7 @@ impl<Req> Limiter<Req> {
             }
         }
         if rules.tries() {
-            self.inner.ask_tried(request, intent, decision, &mut charges);
+            self.ask_tried(request, intent, decision, &mut charges);
         }
         if !all_usable {
             charges.iter_mut().for_each(|charge| charge.take = Take::Never);
@@ -356,13 +371,14 @@ impl<Req> Limiter<Req> {
 
 impl<Req> Clone for Limiter<Req> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
+        Self { shared: Arc::clone(&self.shared) }
     }
 }
 
 impl<Req> fmt::Debug for Limiter<Req> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rules: Vec<_> = self.inner.rules.iter().map(|(rule, _)| rule).collect();
+        let generation = self.in_force();
+        let rules: Vec<_> = generation.rules.iter().map(|(rule, _)| rule).collect();
         f.debug_struct("Limiter").field("rules", &rules).finish_non_exhaustive()
     }
 }

@@ -247,6 +247,22 @@ pub(crate) fn store_failed() {
     metrics::store_failed();
 }
 
+/// Other rules came into force: so many that were not there before, that count in another way, and that are gone.
+pub(crate) fn reloaded(added: usize, changed: usize, removed: usize) {
+    #[cfg(feature = "tracing")]
+    tracing::info!(target: "tollgate", added, changed, removed, "rules reloaded");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (added, changed, removed);
+}
+
+/// Rules could not be read or put in force.
+pub(crate) fn reload_failed(error: &(dyn std::error::Error + 'static)) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: "tollgate", error, "rules could not be reloaded; those in force stay");
+    #[cfg(not(feature = "tracing"))]
+    let _ = error;
+}
+
 /// A guarded store's circuit has opened: it is asked no more.
 pub(crate) fn circuit_opened(error: &(dyn std::error::Error + 'static)) {
     metrics::circuit_opened();

@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::Guard;
 use tower_service::Service;
 
 use crate::{
     decision::Decision,
     future::{Call, Gate, Held, ResponseFuture, Step},
-    limiter::{Intent, Judging},
+    limiter::{Generation, Intent, Judging},
     response::{Http, Refuse},
 };
 
@@ -63,23 +64,24 @@ where
 
     fn call(&mut self, mut request: Req) -> Self::Future {
         let gate = &self.gate;
-        if let Some(waiting) = gate.limiter.behind_others(&request) {
-            return self.wait(request, Step::Waiting(waiting));
+        let rules = gate.limiter.in_force();
+        if let Some(waiting) = rules.behind_others(&request) {
+            return self.wait(request, Some(Guard::into_inner(rules)), Step::Waiting(waiting));
         }
         let mut decision = Decision::unnamed();
-        let judged = match gate.limiter.judge(&request, Intent::StartOrHold, &mut decision) {
+        let judged = match rules.judge(&request, Intent::StartOrHold, &mut decision) {
             Judging::Ready(judged) => judged,
             Judging::Pending(judging) => {
                 // The service that was made ready goes with the request; its clone has to be asked again.
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
-                return self.hold(service, request, Step::Checking(judging));
+                return self.hold(service, request, Some(Guard::into_inner(rules)), Step::Checking(judging));
             }
         };
-        if let Some(waiting) = gate.limiter.for_places(&request, &decision) {
-            return self.wait(request, Step::Waiting(waiting));
+        if let Some(waiting) = rules.for_places(&request, &decision) {
+            return self.wait(request, Some(Guard::into_inner(rules)), Step::Waiting(waiting));
         }
-        let receipt = gate.settled::<S::Response>(&request, judged, &mut decision);
+        let receipt = gate.settled::<S::Response>(&rules, &request, judged, &mut decision);
         if !decision.is_allowed() {
             return ResponseFuture::refused(gate.responder.refuse(&request, &decision));
         }
@@ -88,9 +90,10 @@ where
                 let call = Call::new(&mut self.inner, request, &decision, receipt, Arc::clone(gate));
                 return ResponseFuture::ongoing(call);
             }
-            let step = Step::until_turn(&gate.limiter, decision, receipt);
-            return self.wait(request, step);
+            let step = Step::until_turn(&rules, decision, receipt);
+            return self.wait(request, None, step);
         }
+        drop(rules);
         let told = gate.responder.prepare(&mut request, &decision);
         ResponseFuture::calling(self.inner.call(request), told)
     }
@@ -99,22 +102,28 @@ where
 impl<S, Req, R> RateLimit<S, Req, R> {
     /// Nothing the inner service holds for its readiness is kept while the request waits.
     #[cold]
-    fn wait(&mut self, request: Req, step: Step) -> ResponseFuture<S, Req, R>
+    fn wait(&mut self, request: Req, rules: Option<Arc<Generation<Req>>>, step: Step) -> ResponseFuture<S, Req, R>
     where
         S: Service<Req> + Clone,
         R: Refuse<Req, S::Response>,
     {
         let service = self.inner.clone();
         self.inner = service.clone();
-        self.hold(service, request, step)
+        self.hold(service, request, rules, step)
     }
 
-    fn hold(&self, service: S, request: Req, step: Step) -> ResponseFuture<S, Req, R>
+    fn hold(
+        &self,
+        service: S,
+        request: Req,
+        rules: Option<Arc<Generation<Req>>>,
+        step: Step,
+    ) -> ResponseFuture<S, Req, R>
     where
         S: Service<Req>,
         R: Refuse<Req, S::Response>,
     {
-        ResponseFuture::held(Held { gate: Arc::clone(&self.gate), service, request: Some(request), step })
+        ResponseFuture::held(Held { gate: Arc::clone(&self.gate), rules, service, request: Some(request), step })
     }
 }
 

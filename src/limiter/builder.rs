@@ -1,16 +1,11 @@
 use std::{fmt, sync::Arc};
 
-use super::{
-    Hook, Inner, Limiter,
-    core::{Bound, Core},
-};
+use super::{Hook, Limiter, Shared};
 use crate::{
-    charge::{Ending, FailurePolicy},
     decision::Decision,
     error::ConfigError,
-    observe::{Observed, StoreState},
-    rule::{Patience, Rule, Rules},
-    store::{MemoryStore, Queue, Store},
+    rule::{Rule, Rules},
+    store::{MemoryStore, Store},
     time::{Clock, SystemClock},
 };
 
@@ -57,34 +52,9 @@ impl<Req> LimiterBuilder<Req> {
     pub fn build(self) -> Result<Limiter<Req>, ConfigError> {
         let rules = Rules::new(self.rules)?;
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        let bind = |rule: &Rule<Req>| {
-            let spec = rule.spec();
-            if matches!(spec.on_store_failure, Some(FailurePolicy::Fallback(_))) && !store.has_fallback() {
-                return Err(ConfigError::new(
-                    rule.name(),
-                    "on_store_failure",
-                    "this store has no local fallback; wrap it: store::Guarded::new(store, policy)",
-                ));
-            }
-            let slot =
-                store.bind(&spec, None).map_err(|why| ConfigError::new(rule.name(), "store", why.to_string()))?;
-            let refuses_without_store = rule.refuses_without_store();
-            Ok(Bound { slot, max_delay: rule.max_delay(), refuses_without_store })
-        };
-        let bound = rules.iter().map(|(rule, _)| bind(rule)).collect::<Result<_, _>>()?;
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let endings: Arc<[_]> = rules.iter().map(|(rule, _)| rule.ending()).collect();
-        let endings = (!endings.iter().all(Ending::stands)).then_some(endings);
-        let queue = |rule: &Rule<Req>| {
-            let Patience { most, longest } = rule.patience().filter(|_| rule.enforces())?;
-            Some(Arc::new(Queue::new(most, longest)))
-        };
-        let queues: Arc<[_]> = rules.iter().map(|(rule, _)| queue(rule)).collect();
-        let queues = queues.iter().any(Option::is_some).then_some(queues);
-        let (info, secret, store_state) = (Arc::clone(rules.info()), store.secret().clone(), StoreState::default());
-        let core = Arc::new(Core { bound, info, endings, queues, store, secret, clock, store_state });
-        let observed = Observed::new(core.info.iter().map(|rule| rule.name.clone()));
-        Ok(Limiter { inner: Arc::new(Inner { rules, core, on_decision: self.on_decision, observed }) })
+        let shared = Shared::new(rules, store, clock, self.on_decision)?;
+        Ok(Limiter { shared: Arc::new(shared) })
     }
 }
 

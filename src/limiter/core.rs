@@ -28,7 +28,7 @@ pub(super) struct Core {
     /// The store's.
     pub(super) secret: Secret,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) store_state: StoreState,
+    pub(super) store_state: Arc<StoreState>,
 }
 
 /// A rule's place in the store, how long it may hold a request, and whether it refuses while there is no answer.

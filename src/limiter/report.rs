@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Inner, Limiter,
+    Generation, Limiter,
     core::{Intent, Unanswered},
 };
 use crate::{
@@ -17,15 +17,17 @@ impl<Req> Limiter<Req> {
     /// be read. Without it that is told along with a decision, at most once in ten seconds. Does nothing without the feature
     /// `metrics`.
     pub fn publish_metrics(&self) {
-        self.inner.core.store.publish_metrics();
+        self.in_force().core.store.publish_metrics();
     }
+}
 
+impl<Req> Generation<Req> {
     /// The answer where the store failed: what the rules that applied say of that.
     pub(crate) fn without_store(&self, unanswered: &Unanswered) -> Decision {
-        let core = &self.inner.core;
+        let core = &self.core;
         core.store_state.failed(&unanswered.error);
         let outcome = if unanswered.refuses { RuleOutcome::DegradedClosed } else { RuleOutcome::DegradedOpen };
-        self.inner.observed.decided(unanswered.rules.iter().map(|rule| (*rule, outcome)));
+        self.observed.decided(unanswered.rules.iter().map(|rule| (*rule, outcome)));
         let (info, now) = (Arc::clone(&core.info), core.clock.now());
         if unanswered.refuses {
             Decision::refused(info, Refusal::StoreFailed, now)
@@ -37,45 +39,41 @@ impl<Req> Limiter<Req> {
     /// As [`report`](Self::report), of a decision of which nobody else wants the rules' names but for `names_rules`.
     #[inline]
     pub(crate) fn name_and_report(&self, request: &Req, decision: &mut Decision, names_rules: bool) {
-        let is_told = !decision.is_allowed() || self.inner.on_decision.is_some() || self.inner.rules.tries();
+        let is_told = !decision.is_allowed() || self.on_decision.is_some() || self.rules.tries();
         if names_rules || is_told {
-            decision.name(&self.inner.core.info);
+            decision.name(&self.core.info);
         }
         if is_told {
             self.report(request, decision);
         } else {
-            self.inner.count(decision);
+            self.count(decision);
         }
     }
 
     /// Reports a decision that is final.
     #[inline]
     pub(crate) fn report(&self, request: &Req, decision: &Decision) {
-        let inner = &*self.inner;
-        inner.count(decision);
+        self.count(decision);
         if !decision.is_allowed() {
             let (now, status) = (decision.at().get(), decision.status().as_u16());
-            inner.observed.refused(now, status, decision.numbered_violated());
+            self.observed.refused(now, status, decision.numbered_violated());
         }
-        if inner.rules.tries() {
-            inner.report_tried(decision);
+        if self.rules.tries() {
+            self.report_tried(decision);
         }
-        if let Some(hook) = &inner.on_decision {
+        if let Some(hook) = &self.on_decision {
             hook(request, decision);
         }
     }
 
     /// Waits for the turn of a request that passes with a delay.
     pub(crate) fn turn(&self, decision: &Decision) -> BoxFuture<'static, ()> {
-        let sleep = self.inner.core.clock.sleep(decision.delay());
+        let sleep = self.core.clock.sleep(decision.delay());
         match decision.held_by() {
-            Some(rule) => self.inner.observed.waits(rule, sleep),
+            Some(rule) => self.observed.waits(rule, sleep),
             None => sleep,
         }
     }
-}
-
-impl<Req> Inner<Req> {
     /// A request had no key for a rule.
     pub(super) fn missing_key(&self, rule: usize, intent: Intent) {
         if intent != Intent::Peek {

@@ -1,7 +1,7 @@
 //! What rules that do not enforce are asked, and what is kept of their answers.
 
 use super::{
-    Inner, Limiter,
+    Generation, Limiter,
     core::{Charges, Intent},
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 
 impl<Req> Limiter<Req> {
     /// Returns how often the rule `name`, which does not [enforce](crate::Mode), agreed with what is in force, and how often it
-    /// did not, since this limiter was made. `None` where no rule that does not enforce has this name.
+    /// did not, since this limiter has had a rule of this name that does not. `None` where no rule that does not enforce has this name.
     ///
     /// # Examples
     ///
@@ -34,17 +34,17 @@ impl<Req> Limiter<Req> {
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     pub fn differences(&self, name: &str) -> Option<Differences> {
-        let rules = &self.inner.rules;
+        let rules = &self.in_force().rules;
         Some(rules.tally(rules.position(name)?)?.get())
     }
 
     /// Whether a rule [warns](crate::Mode::Warn).
     pub(crate) fn warns(&self) -> bool {
-        self.inner.rules.tried().any(|(_, (rule, _))| rule.warns())
+        self.in_force().rules.tried().any(|(_, (rule, _))| rule.warns())
     }
 }
 
-impl<Req> Inner<Req> {
+impl<Req> Generation<Req> {
     /// Asks the rules that do not enforce, after those that do.
     #[cold]
     pub(super) fn ask_tried<'a>(

@@ -9,7 +9,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{Intent, Judgement, Judging, Limiter, Unanswered};
+use super::{Generation, Intent, Judgement, Judging, Limiter, Unanswered};
 use crate::{
     decision::{Decision, Refusal, Ruling, Wait},
     error::Error,
@@ -65,7 +65,7 @@ enum Purpose {
 
 impl Waiting {
     /// Polls for the answer to act on: the request passes, or is refused after all.
-    pub(crate) fn poll<Req>(&mut self, cx: &mut Context<'_>, limiter: &Limiter<Req>, request: &Req) -> Poll<Answer> {
+    pub(crate) fn poll<Req>(&mut self, cx: &mut Context<'_>, rules: &Generation<Req>, request: &Req) -> Poll<Answer> {
         loop {
             let (purpose, answer) = match &mut self.asked {
                 Some((purpose, answer)) => {
@@ -74,10 +74,10 @@ impl Waiting {
                     asked
                 }
                 None => {
-                    let purpose = ready!(self.poll_turn(cx, &**limiter.clock()));
+                    let purpose = ready!(self.poll_turn(cx, &*rules.core.clock));
                     let intent = if matches!(purpose, Purpose::Start) { Intent::StartOrHold } else { Intent::Peek };
-                    let mut decision = limiter.undecided();
-                    match limiter.judge(request, intent, &mut decision) {
+                    let mut decision = rules.undecided();
+                    match rules.judge(request, intent, &mut decision) {
                         Judging::Ready(answer) => (purpose, answer.map(|receipt| Judgement { decision, receipt })),
                         Judging::Pending(answer) => {
                             self.asked = Some((purpose, answer));
@@ -89,11 +89,11 @@ impl Waiting {
             match (purpose, answer) {
                 (_, Err(unanswered)) => return Poll::Ready(Err(unanswered)),
                 (Purpose::Tell(rule), Ok(mut judgement)) => {
-                    judgement.decision.refuse_for_place(rule, &limiter.inner.core.info);
+                    judgement.decision.refuse_for_place(rule, &rules.core.info);
                     return Poll::Ready(Ok(judgement));
                 }
                 (purpose, Ok(judgement)) => {
-                    let lacks = limiter.lacks_place(&judgement.decision);
+                    let lacks = rules.lacks_place(&judgement.decision);
                     match (purpose, lacks) {
                         (Purpose::Start, None) => return Poll::Ready(Ok(judgement)),
                         (_, None) if !judgement.decision.is_allowed() => return Poll::Ready(Ok(judgement)),
@@ -152,14 +152,17 @@ impl<Req> Limiter<Req> {
     /// Returns how many requests wait for a place of the rule `name` at the moment, over all keys. `None` where no rule that
     /// [has a queue](crate::Rule::queue) has this name.
     pub fn waiting(&self, name: &str) -> Option<usize> {
-        let queues = self.inner.core.queues.as_deref()?;
-        Some(queues.get(self.inner.rules.position(name)?)?.as_ref()?.waiting())
+        let rules = self.in_force();
+        let queues = rules.core.queues.as_deref()?;
+        Some(queues.get(rules.rules.position(name)?)?.as_ref()?.waiting())
     }
+}
 
+impl<Req> Generation<Req> {
     /// How a request has to wait that nothing was said of yet, because others wait before it.
     #[inline]
     pub(crate) fn behind_others(&self, request: &Req) -> Option<Box<Waiting>> {
-        let queues = self.inner.core.queues.as_deref()?;
+        let queues = self.core.queues.as_deref()?;
         let anybody_waits = queues.iter().flatten().any(|queue| queue.waiting() > 0);
         if anybody_waits { self.behind(request) } else { None }
     }
@@ -167,7 +170,7 @@ impl<Req> Limiter<Req> {
     /// How a request has to wait that was refused, where all it lacks is a place that others may free.
     #[inline]
     pub(crate) fn for_places(&self, request: &Req, decision: &Decision) -> Option<Box<Waiting>> {
-        self.inner.core.queues.as_deref()?;
+        self.core.queues.as_deref()?;
         let rule = self.lacks_place(decision)?;
         Some(self.wait(self.lines(request), rule))
     }
@@ -191,7 +194,7 @@ impl<Req> Limiter<Req> {
     #[inline]
     pub(super) fn refuse_behind(&self, others_wait: Option<usize>, decision: &mut Decision) {
         if let Some(rule) = others_wait {
-            decision.refuse_for_place(rule, &self.inner.core.info);
+            decision.refuse_for_place(rule, &self.core.info);
         }
     }
 
@@ -217,7 +220,7 @@ impl<Req> Limiter<Req> {
     }
 
     fn wait(&self, mut lines: SmallVec<[Line; 1]>, up_to: usize) -> Box<Waiting> {
-        let clock = self.clock();
+        let clock = &self.core.clock;
         let longest = lines.iter().map(|line| line.queue.longest()).min().unwrap_or_default();
         lines.reverse();
         Box::new(Waiting {
@@ -233,9 +236,9 @@ impl<Req> Limiter<Req> {
 
     /// The lines that a request has to stand in, in the order of the rules.
     fn lines(&self, request: &Req) -> SmallVec<[Line; 1]> {
-        let core = &self.inner.core;
+        let core = &self.core;
         let queues = core.queues.iter().flat_map(|queues| queues.iter());
-        let rules = self.inner.rules.enforcing().iter().enumerate().zip(queues);
+        let rules = self.rules.enforcing().iter().enumerate().zip(queues);
         let lines = rules.filter_map(|((rule, (of, reported)), queue)| {
             let queue = Arc::clone(queue.as_ref()?);
             match of.applies(request, &core.secret, reported) {
@@ -248,7 +251,7 @@ impl<Req> Limiter<Req> {
 
     /// The first rule that has no place for a request, where it was refused only by such rules, and may wait for all of them.
     fn lacks_place(&self, decision: &Decision) -> Option<usize> {
-        let queues = self.inner.core.queues.as_deref()?;
+        let queues = self.core.queues.as_deref()?;
         if !matches!(decision.refusal(), Some(Refusal::Limited | Refusal::Overload)) {
             return None;
         }

@@ -220,6 +220,14 @@ impl<Req> Rule<Req> {
         if self.is_keyed() { spec } else { spec.global() }
     }
 
+    /// Whether it counts as `other` does, as far as that can be compared.
+    pub(crate) fn counts_as(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.limit == other.limit
+            && self.algorithm == other.algorithm
+            && self.is_keyed() == other.is_keyed()
+    }
+
     pub(crate) fn former_name(&self) -> Option<&str> {
         self.was.as_deref()
     }

@@ -15,7 +15,7 @@ pub(crate) struct Rules<Req> {
     rules: Vec<(Rule<Req>, Reported)>,
     enforcing: usize,
     /// How often each that does not enforce differs.
-    tallies: Vec<Tally>,
+    tallies: Vec<Arc<Tally>>,
     info: Arc<[RuleInfo]>,
 }
 
@@ -45,7 +45,7 @@ impl<Req> Rules<Req> {
         // Their order among each other stays.
         rules.sort_by_key(|rule| rule.mode != Mode::Enforce);
         let position = |name: &str| rules.iter().position(|rule| rule.name() == name);
-        let tallies = (enforcing.len()..rules.len()).map(|_| Tally::default()).collect();
+        let tallies = (enforcing.len()..rules.len()).map(|_| Arc::default()).collect();
         let info = rules
             .iter()
             .map(|rule| RuleInfo {
@@ -84,7 +84,23 @@ impl<Req> Rules<Req> {
 
     /// How often the rule of this number differs, if it does not enforce.
     pub(crate) fn tally(&self, at: usize) -> Option<&Tally> {
-        self.tallies.get(at.checked_sub(self.enforcing)?)
+        self.tallies.get(at.checked_sub(self.enforcing)?).map(|tally| &**tally)
+    }
+
+    /// Goes on from what was counted of the rules before that have the same name and do not enforce either.
+    pub(crate) fn go_on_from(&mut self, before: &Self) {
+        let (enforcing, rules) = (self.enforcing, &self.rules);
+        for ((rule, _), tally) in rules.iter().skip(enforcing).zip(&mut self.tallies) {
+            let at = before.position_before(rule).and_then(|at| at.checked_sub(before.enforcing));
+            if let Some(counted) = at.and_then(|at| before.tallies.get(at)) {
+                *tally = Arc::clone(counted);
+            }
+        }
+    }
+
+    /// The rule of this set that `rule` of a later one goes on from.
+    pub(crate) fn position_before(&self, rule: &Rule<Req>) -> Option<usize> {
+        self.position(rule.name()).or_else(|| self.position(rule.former_name()?))
     }
 
     pub(crate) fn get(&self, at: usize) -> Option<&Rule<Req>> {

@@ -59,6 +59,10 @@ impl Queue {
         Self { most, longest, waiting: AtomicUsize::new(0), lines: Mutex::new(Lines { by_key, next: 0 }) }
     }
 
+    pub(crate) fn is_of(&self, most: usize, longest: Duration) -> bool {
+        (self.most, self.longest) == (most, longest)
+    }
+
     pub(crate) fn longest(&self) -> Duration {
         self.longest
     }

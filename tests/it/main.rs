@@ -31,6 +31,7 @@ mod quickstart;
 mod random;
 #[cfg(feature = "redis")]
 mod redis;
+mod reload;
 #[cfg(feature = "config")]
 mod rules_as_data;
 mod seeds;
