@@ -8,6 +8,7 @@
 //! [headers]: crate::guide::headers
 //! [trying limits]: crate::guide::trying_limits
 //! [rules as data]: crate::guide::rules_as_data
+//! [changing rules]: crate::guide::reload
 //! [proxies]: crate::guide::proxies
 //! [counting failures]: crate::guide::login
 //! [how many at a time]: crate::guide::downloads
@@ -41,6 +42,13 @@ pub mod decision;
 mod error;
 mod extract;
 mod future;
+/// Why a request would pass, or not: what [`Limiter::explain`] answers.
+pub mod explain {
+    pub use crate::{
+        limiter::{ExplainedRule, Explanation},
+        rule::{Application, ExplainedKey},
+    };
+}
 pub mod guide;
 pub mod key;
 mod layer;

@@ -1,5 +1,6 @@
 mod builder;
 mod core;
+mod explain;
 mod reload;
 mod report;
 mod tried;
@@ -7,6 +8,7 @@ mod waiting;
 
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
+pub use explain::{ExplainedRule, Explanation};
 use reload::Shared;
 pub use reload::{ReloadCounts, Reloaded};
 

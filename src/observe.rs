@@ -249,6 +249,7 @@ pub(crate) fn store_failed() {
 
 /// Other rules came into force: so many that were not there before, that count in another way, and that are gone.
 pub(crate) fn reloaded(added: usize, changed: usize, removed: usize) {
+    metrics::reloaded("reloaded");
     #[cfg(feature = "tracing")]
     tracing::info!(target: "tollgate", added, changed, removed, "rules reloaded");
     #[cfg(not(feature = "tracing"))]
@@ -257,6 +258,7 @@ pub(crate) fn reloaded(added: usize, changed: usize, removed: usize) {
 
 /// Rules could not be read or put in force.
 pub(crate) fn reload_failed(error: &(dyn std::error::Error + 'static)) {
+    metrics::reloaded("failed");
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "tollgate", error, "rules could not be reloaded; those in force stay");
     #[cfg(not(feature = "tracing"))]

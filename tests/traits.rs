@@ -15,7 +15,7 @@ use tollgate::store::{RedisStore, RedisStoreBuilder};
 use tollgate::testing::conformance::{Clause, Conformance, Violation, Violations};
 use tollgate::{
     ConfigError, Decision, Error, ErrorKind, Key, Limit, Limiter, LimiterBuilder, MissingKey, Mode, ParseLimitError,
-    RateLimit, RateLimitLayer, ResponseBody, ResponseFuture, Rule, StoreError, Unsupported,
+    RateLimit, RateLimitLayer, ReloadCounts, Reloaded, ResponseBody, ResponseFuture, Rule, StoreError, Unsupported,
     bucket::{
         Algorithm, Ask, CustomBucket, CustomState, FixedWindow, FixedWindowState, GivenBack, InFlight, InFlightState,
         LeakyBucket, Mark, Schedule, SlidingWindowCounter, SlidingWindowCounterState, SlidingWindowLog,
@@ -23,6 +23,7 @@ use tollgate::{
     },
     charge::{Charge, FailurePolicy, Judged, RuleSpec, Share, Slot, Take, Taken, Verdicts},
     decision::{Difference, Differences, Outcome, Refusal, RuleVerdict, ShadowVerdict, Source, Verdict, Wait},
+    explain::{Application, ExplainedKey, ExplainedRule, Explanation},
     key::{KeyId, ParseNetError, Secret, TrustedProxies},
     response::{Headers, Http, RefusalBody, RefuseWith, RespondWith, Told, Writer},
     store::{
@@ -108,6 +109,12 @@ table! {
     ShadowVerdict<'static>: Send Sync Unpin Clone Copy Debug;
     Difference: Send Sync Unpin Clone Copy Debug;
     Differences: Send Sync Unpin Clone Copy Debug;
+    Reloaded: Send Sync Unpin Clone Debug;
+    ReloadCounts: Send Sync Unpin Clone Copy Debug;
+    Application: Send Sync Unpin Clone Copy Debug;
+    ExplainedKey: Send Sync Unpin Clone Debug;
+    ExplainedRule: Send Sync Unpin Clone Debug;
+    Explanation: Send Sync Unpin Clone Debug;
     Mode: Send Sync Unpin Clone Copy Debug;
     Verdict: Send Sync Unpin Clone Copy Debug;
     Outcome: Send Sync Unpin Clone Copy Debug;

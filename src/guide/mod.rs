@@ -39,6 +39,9 @@ pub mod proxies {}
 #[cfg(feature = "redis")]
 pub mod redis {}
 
+#[doc = include_str!("reload.md")]
+pub mod reload {}
+
 #[doc = include_str!("rules_as_data.md")]
 #[cfg(feature = "config")]
 pub mod rules_as_data {}

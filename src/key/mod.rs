@@ -28,6 +28,7 @@ mod forwarded;
 mod hash;
 mod id;
 mod peer;
+mod plain;
 mod request;
 
 pub use client::{ParseNetError, TrustedProxies, client_addr};

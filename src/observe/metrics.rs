@@ -22,6 +22,7 @@ mod names {
     pub(super) const DECISION_SECONDS: &str = "tollgate_decision_seconds";
     pub(super) const WAITING: &str = "tollgate_waiting";
     pub(super) const STORE_ERRORS: &str = "tollgate_store_errors_total";
+    pub(super) const RELOADS: &str = "tollgate_reloads_total";
     pub(super) const CIRCUIT_OPENED: &str = "tollgate_circuit_opened_total";
     pub(super) const TRACKED_KEYS: &str = "tollgate_tracked_keys";
     pub(super) const EVICTED_KEYS: &str = "tollgate_evicted_keys_total";
@@ -263,6 +264,12 @@ pub(super) fn circuit_opened() {
     count(names::CIRCUIT_OPENED);
 }
 
+/// Rules were reloaded, or that failed.
+pub(super) fn reloaded(outcome: &'static str) {
+    let key = Key::from_parts(names::RELOADS, vec![Label::from_static_parts("outcome", outcome)]);
+    with_recorder(|recorder| recorder.register_counter(&key, &METADATA)).increment(1);
+}
+
 fn count(name: &'static str) {
     with_recorder(|recorder| recorder.register_counter(&Key::from_static_name(name), &METADATA)).increment(1);
 }
@@ -273,6 +280,7 @@ fn describe(recorder: &dyn Recorder) {
         (names::EVICTED_KEYS, "Buckets in memory that were dropped because they answered as fresh ones, by rule."),
         (names::OVERFLOW_DECISIONS, "Decisions on keys for which there was no place in memory, by rule."),
         (names::STORE_ERRORS, "Questions to a store that it failed, or did not answer in time."),
+        (names::RELOADS, "Reloads of a limiter's rules, by outcome."),
         (names::CIRCUIT_OPENED, "How often a store was given up until a probe succeeds."),
     ] {
         recorder.describe_counter(name.into(), Some(Unit::Count), about.into());

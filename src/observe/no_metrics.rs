@@ -46,3 +46,5 @@ impl Held {
 pub(super) fn store_failed() {}
 
 pub(super) fn circuit_opened() {}
+
+pub(super) fn reloaded(_: &'static str) {}

@@ -15,12 +15,14 @@ use crate::{
 mod blocked;
 mod cost;
 mod ending;
+mod explain;
 mod mode;
 mod queue;
 mod set;
 #[cfg(tollgate_shadowed)]
 mod shadowed;
 
+pub use explain::{Application, ExplainedKey};
 use cost::Cost;
 use ending::Ends;
 use mode::Beside;
@@ -226,6 +228,10 @@ impl<Req> Rule<Req> {
             && self.limit == other.limit
             && self.algorithm == other.algorithm
             && self.is_keyed() == other.is_keyed()
+    }
+
+    pub(crate) fn algorithm_name(&self) -> &'static str {
+        self.algorithm.name()
     }
 
     pub(crate) fn former_name(&self) -> Option<&str> {

@@ -13,6 +13,7 @@ mod cases;
 mod conformance;
 mod ending;
 mod engine;
+mod explain;
 mod extractor;
 #[cfg(feature = "tonic")]
 mod grpc;

@@ -239,14 +239,9 @@ fn what_a_shadow_has_counted_goes_on() {
 #[test]
 fn nothing_of_old_rules_is_kept_when_no_request_needs_them() {
     let held = Arc::new(());
-    let watched = {
-        let held = Arc::clone(&held);
-        move |key: &u64| {
-            let _ = &held;
-            Some(Key::from(*key))
-        }
-    };
-    let limiter = limiter(&ManualClock::at(TODAY), [Rule::new("a", Limit::per_hour(1), watched)]);
+    let watched = Arc::clone(&held);
+    let rule_of = rule("a", Limit::per_hour(1)).when(move |_| Arc::strong_count(&watched) > 0);
+    let limiter = limiter(&ManualClock::at(TODAY), [rule_of]);
     assert_eq!((passes(&limiter, 1), Arc::strong_count(&held)), (1, 2));
     limiter.reload([rule("a", Limit::per_hour(1))]).unwrap();
     assert_eq!((passes(&limiter, 1), Arc::strong_count(&held)), (0, 1));

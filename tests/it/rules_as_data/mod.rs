@@ -3,5 +3,5 @@
 mod broken;
 mod data;
 mod matching;
-mod published;
+pub(crate) mod published;
 mod schema;

@@ -13,10 +13,10 @@ use tollgate::{
 
 /// What authentication has found out.
 #[derive(Clone, Copy)]
-struct Account {
-    name: &'static str,
-    plan: &'static str,
-    mode: &'static str,
+pub(crate) struct Account {
+    pub(crate) name: &'static str,
+    pub(crate) plan: &'static str,
+    pub(crate) mode: &'static str,
 }
 
 fn account(request: &Request<()>) -> Option<&Account> {
@@ -51,7 +51,7 @@ fn registry() -> Registry<()> {
         .cost("points", |request| number_of(request, "x-points"))
 }
 
-fn rules(name: &str) -> Vec<tollgate::Rule<Request<()>>> {
+pub(crate) fn rules(name: &str) -> Vec<tollgate::Rule<Request<()>>> {
     let path = format!("{}/examples/rules/{name}.toml", env!("CARGO_MANIFEST_DIR"));
     let rules = Rules::from_path(path).unwrap_or_else(|problems| panic!("{problems}"));
     rules.build(&registry()).unwrap_or_else(|problems| panic!("{problems}"))
