@@ -4,7 +4,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -93,8 +93,8 @@ struct Inner {
     secret: Secret,
     deployment: String,
     in_plain: bool,
-    /// **Locking** only while rules are bound, never on a request.
-    places: Mutex<HashMap<Cow<'static, str>, Arc<Place>>>,
+    /// The places that some limiter has. **Locking** only while rules are bound, never on a request.
+    places: Mutex<HashMap<Cow<'static, str>, Weak<Place>>>,
     settings: Settings,
     link: Arc<Link>,
     giving_back: GivingBack,
@@ -238,8 +238,11 @@ impl Store for RedisStore {
             ));
         };
         let numbers = Numbers::new(kind, &spec.limit).map_err(Unsupported::new)?;
+        // A rule that was renamed stays where other processes and the next ones look for it.
+        let name = spec.was.as_ref().unwrap_or(&spec.name);
         let mut places = self.inner.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.get(&spec.name) {
+        places.retain(|_, place| place.strong_count() > 0);
+        if let Some(place) = places.get(name).and_then(Weak::upgrade) {
             if place.algorithm != spec.algorithm || place.keyed != spec.keyed {
                 return Err(Unsupported::new(format!(
                     "another rule of this name on this store counts by the {}{}; give one of them another name, or its \
@@ -249,17 +252,17 @@ impl Store for RedisStore {
                 )));
             }
             if place.limit == spec.limit {
-                return Ok(Slot::shared(Arc::clone(place)));
+                return Ok(Slot::shared(place));
             }
         }
         let place = Arc::new(Place {
-            prefix: names::prefix(&self.inner.deployment, &spec.name, kind.letter()),
+            prefix: names::prefix(&self.inner.deployment, name, kind.letter()),
             algorithm: spec.algorithm.clone(),
             keyed: spec.keyed,
             limit: spec.limit,
             numbers,
         });
-        places.insert(spec.name.clone(), Arc::clone(&place));
+        places.insert(name.clone(), Arc::downgrade(&place));
         Ok(Slot::shared(place))
     }
 
