@@ -22,9 +22,9 @@ mod set;
 #[cfg(tollgate_shadowed)]
 mod shadowed;
 
-pub use explain::{Application, ExplainedKey};
 use cost::Cost;
 use ending::Ends;
+pub use explain::{Application, ExplainedKey};
 use mode::Beside;
 pub(crate) use queue::Patience;
 pub(crate) use set::Rules;

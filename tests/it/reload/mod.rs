@@ -160,7 +160,7 @@ fn who_waits_for_a_turn_keeps_it_and_the_next_ones_queue_behind() {
     let mut behind = tokio_test::task::spawn(limiter.acquire(&1));
     assert!(behind.poll().is_pending());
     clock.advance(Duration::from_millis(999));
-    assert!(!waits.is_woken());
+    assert!(waits.poll().is_pending());
     clock.advance(Duration::from_millis(1));
     assert!(waits.poll().is_ready() && behind.poll().is_ready());
 }
@@ -245,4 +245,29 @@ fn nothing_of_old_rules_is_kept_when_no_request_needs_them() {
     assert_eq!((passes(&limiter, 1), Arc::strong_count(&held)), (1, 2));
     limiter.reload([rule("a", Limit::per_hour(1))]).unwrap();
     assert_eq!((passes(&limiter, 1), Arc::strong_count(&held)), (0, 1));
+}
+
+#[test]
+fn places_in_flight_are_held_over_reloads_whatever_changes() {
+    let clock = ManualClock::at(TODAY);
+    let limiter = limiter(&clock, [rule("exports", Limit::in_flight(2))]);
+    let hold = || {
+        let (decision, receipt) = limiter.reserve_now(&1).unwrap();
+        decision.is_allowed().then_some(receipt)
+    };
+    let (first, second) = (hold().unwrap(), hold().unwrap());
+    assert!(hold().is_none());
+    limiter.reload([rule("jobs", Limit::in_flight(3)).was("exports"), rule("other", Limit::per_hour(100))]).unwrap();
+    let third = hold().unwrap();
+    assert!(hold().is_none());
+    limiter.reload([rule("jobs", Limit::in_flight(1))]).unwrap();
+    drop((first, second));
+    assert!(hold().is_none(), "the third still runs");
+    // A rate in between knows nothing of places, and they are still held when it is gone again.
+    limiter.reload([rule("jobs", Limit::per_hour(9))]).unwrap();
+    assert_eq!(passes(&limiter, 1), 9);
+    limiter.reload([rule("jobs", Limit::in_flight(1))]).unwrap();
+    assert!(hold().is_none());
+    drop(third);
+    assert!(hold().is_some());
 }
