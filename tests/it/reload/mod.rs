@@ -153,7 +153,7 @@ fn who_waits_for_a_turn_keeps_it_and_the_next_ones_queue_behind() {
     let clock = ManualClock::at(TODAY);
     let queue = |limit: Limit| rule("queue", limit.burst(5)).algorithm(LeakyBucket);
     let limiter = limiter(&clock, [queue(Limit::per_second(1))]);
-    block_on(limiter.acquire(&1)).unwrap();
+    let _ = block_on(limiter.acquire(&1)).unwrap();
     let mut waits = tokio_test::task::spawn(limiter.acquire(&1));
     assert!(waits.poll().is_pending());
     limiter.reload([queue(Limit::per_second(2))]).unwrap();
