@@ -16,6 +16,7 @@ mod blocked;
 mod cost;
 mod ending;
 mod explain;
+mod former;
 mod mode;
 mod queue;
 mod set;
@@ -130,13 +131,6 @@ impl<Req> Rule<Req> {
         }
     }
 
-    /// Says under which name the rule was known before: its counts go on from there, in a
-    /// [reload](crate::Limiter::reload) and in a store that outlives the process. No other rule of the set may have that name.
-    pub fn was(mut self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.was = Some(name.into());
-        self
-    }
-
     /// Sets how the rule counts; [`TokenBucket`](crate::bucket::TokenBucket) unless set. A limit on what is
     /// [in flight](Limit::in_flight) has its own and takes no other.
     pub fn algorithm(mut self, algorithm: impl Bucket) -> Self {
@@ -222,20 +216,8 @@ impl<Req> Rule<Req> {
         if self.is_keyed() { spec } else { spec.global() }
     }
 
-    /// Whether it counts as `other` does, as far as that can be compared.
-    pub(crate) fn counts_as(&self, other: &Self) -> bool {
-        self.name == other.name
-            && self.limit == other.limit
-            && self.algorithm == other.algorithm
-            && self.is_keyed() == other.is_keyed()
-    }
-
     pub(crate) fn algorithm_name(&self) -> &'static str {
         self.algorithm.name()
-    }
-
-    pub(crate) fn former_name(&self) -> Option<&str> {
-        self.was.as_deref()
     }
 
     pub(crate) fn is_keyed(&self) -> bool {
