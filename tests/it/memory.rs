@@ -170,6 +170,19 @@ fn a_key_is_as_new_after_a_reset() {
     is_as_new_after_a_reset(SlidingWindowCounter);
 }
 
+#[test]
+fn whoever_comes_late_after_a_reset_finds_no_time_of_the_old_bucket() {
+    let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
+    let limiter = on(&store, &clock, [rule("r", Limit::per_second(10))]);
+    assert!(passes(&limiter, 1));
+    block_on(limiter.reset("r", Key::from(1_u64))).unwrap();
+    clock.set(Nanos::new(TODAY.get() - 450_000_000));
+    for used in 1..=2 {
+        let told = limiter.check_now(&1).unwrap().tightest().unwrap().verdict;
+        assert_eq!(told.reset, Some(Nanos::new(used * 100_000_000)), "{used} of ten a second");
+    }
+}
+
 fn gives_nothing_back_to_its_successor(algorithm: impl Bucket) {
     let name = format!("{algorithm:?}");
     let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));

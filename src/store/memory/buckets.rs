@@ -34,7 +34,7 @@ pub(super) struct Buckets<B: Packed> {
     pub(super) wide: Option<Box<Wide<B>>>,
     /// The latest time that anything was charged or given back here, which stands for each bucket's own.
     pub(super) seen: Nanos,
-    /// The latest time at which fresh buckets were dropped.
+    /// The latest time at which fresh buckets were dropped, or looked for everywhere.
     pub(super) dropped: Nanos,
 }
 
@@ -123,6 +123,14 @@ impl<B: Packed> Buckets<B> {
                 let entry = table.unpack(slot, &limit, self.seen);
                 self.widen(table, slot.key(), entry);
             }
+        }
+    }
+
+    /// Takes a bucket out for good. With the last one goes the time that was the bucket's: whoever comes late begins a new one.
+    pub(super) fn forget(&mut self, table: &ShardedTable<B>, key: KeyId, place: Place) {
+        self.remove(table, key, place);
+        if self.is_empty() {
+            self.seen = Nanos::ZERO;
         }
     }
 
@@ -260,8 +268,10 @@ impl<B: Packed> Buckets<B> {
             next = if fresh_at > now { next.min(fresh_at) } else { next };
             fresh_at > now
         };
-        self.dropped = self.dropped.max(now);
         let dropped = self.dense.rebuild(keep, |key| table.base.hash(key));
+        if dropped > 0 {
+            self.dropped = self.dropped.max(now);
+        }
         table.base.kin.count.evict(dropped);
         (dropped, next)
     }

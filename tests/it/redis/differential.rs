@@ -53,6 +53,9 @@ struct Pair<'a> {
     disturbed: Vec<u64>,
     now: u64,
     told: u64,
+    /// The latest time at which the memory store dropped a bucket that answered as a fresh one, and how many went so far.
+    dropped: u64,
+    evicted: u64,
     operations: u64,
     /// What was done last, for whoever has to find out why the stores disagree.
     trail: VecDeque<String>,
@@ -101,7 +104,8 @@ impl<'a> Pair<'a> {
         let disturbed = vec![0; rules.len()];
         let now = 1_700_000_000 * SECOND;
         let (charged, trail) = (Vec::new(), VecDeque::new());
-        Self { runtime, memory, redis, rules, charged, disturbed, now, told: 0, operations: 0, trail }
+        let (told, dropped, evicted, operations) = (0, 0, 0, 0);
+        Self { runtime, memory, redis, rules, charged, disturbed, now, told, dropped, evicted, operations, trail }
     }
 
     fn now(&self) -> Nanos {
@@ -122,7 +126,8 @@ impl<'a> Pair<'a> {
     }
 
     /// Moves the time, in whole microseconds: not at all, a little, to where something was told to happen or just beside
-    /// it, far; or back a little, as threads that come late see it, or far, as a clock that was set.
+    /// it, far; or back a little, as threads that come late see it, or far, as a clock that was set. Not behind the time at
+    /// which memory dropped a bucket as good as new: that time is all it knows of the key, while Redis still has the bucket.
     fn idle(&mut self, random: &mut Random) {
         let micro = 1_000;
         // What is told in hours is waited for now and then.
@@ -138,11 +143,11 @@ impl<'a> Pair<'a> {
             18 => random.below(4 * SECOND),
             19 if random.one_in(30) => random.below(3 * 86_400 * SECOND),
             20 if random.one_in(4) => {
-                self.now -= random.below(SECOND) / micro * micro;
+                self.go_back(random.below(SECOND) / micro * micro);
                 return;
             }
             21 if random.one_in(40) => {
-                self.now -= SECOND + random.below(40 * SECOND) / micro * micro;
+                self.go_back(SECOND + random.below(40 * SECOND) / micro * micro);
                 self.disturbed.iter_mut().for_each(|disturbed| *disturbed += 1);
                 return;
             }
@@ -151,9 +156,21 @@ impl<'a> Pair<'a> {
         self.now += forward.min(400 * 86_400 * SECOND).div_ceil(micro) * micro;
     }
 
+    fn go_back(&mut self, by: u64) {
+        self.now = (self.now - by).max(self.dropped);
+    }
+
     fn operate(&mut self, random: &mut Random) {
         self.idle(random);
         self.operations += 1;
+        self.do_something(random);
+        let evicted = self.memory.counts().evicted_keys;
+        if evicted > self.evicted {
+            (self.evicted, self.dropped) = (evicted, self.dropped.max(self.now));
+        }
+    }
+
+    fn do_something(&mut self, random: &mut Random) {
         match random.below(10) {
             0 | 1 => self.adjust(random),
             2 if random.one_in(8) => self.reset(random),

@@ -111,7 +111,7 @@ impl<B: Packed> ShardedTable<B> {
         let hash = self.base.hash(key);
         let mut buckets = self.shard(hash).buckets.lock();
         if let Some((place, _)) = buckets.find(self, key, hash) {
-            buckets.remove(self, key, place);
+            buckets.forget(self, key, place);
             let _ = self.base.kin.next_era();
             self.base.kin.count.release(1);
         }
