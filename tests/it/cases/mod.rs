@@ -23,7 +23,9 @@
 //! | B40 | keys | go-chi/httprate#18, better-auth/better-auth#7300, ashita-ai/tessera#185 | [`keys::parts_that_join_to_the_same_text_are_different_keys`], `keys::different_parts_are_different_keys` |
 //! | B42 | keys | folbricht/routedns#549, h3js/srvx#229, long2ice/fastapi-limiter#10 | [`forwarding::no_client_chooses_its_own_address`] |
 //! | B43 | clones | tokio-rs/axum#2582, tower-rs/tower#764, traefik/traefik#13706 | [`rules::clones_of_a_limiter_have_one_count_on_all_connections_and_routes`] |
-//! | B49 | race | TerminalWitchcraft/actix-ratelimit#16, langgenius/dify#39177, redis-developer/redis-ratelimiting-js#2 | [`threads::exactly_the_limit_passes_of_a_stampede_under_every_strategy`], [`threads::two_rules_have_charged_what_passed_of_a_stampede`] |
+//! | B46 | places | apache/apisix#11868, apache/apisix#12823, apache/apisix#1986, ROCm/FastFlowLM#680 | `ending::places::groups_that_end_in_each_way_leave_both_rules_empty`, `ending::places::of_two_rules_a_request_that_one_refuses_holds_no_place_of_the_other` |
+//! | B47 (b) | turns | dotnet/runtime#77180, thomhurst/Kevlar#15 | `ending::await_points::a_held_request_that_holds_a_place_frees_it_wherever_it_ends` |
+//! | B49 | race | TerminalWitchcraft/actix-ratelimit#16, langgenius/dify#39177, redis-developer/redis-ratelimiting-js#2 | [`threads::exactly_the_limit_passes_of_a_stampede_under_every_strategy`], [`threads::two_rules_have_charged_what_passed_of_a_stampede`], `ending::places::no_more_than_the_limit_run_at_any_instant_under_threads` |
 //! | B51 | header form | getsentry/sentry#7919, SpaceTradersAPI/api-docs#24, urllib3/urllib3#2861 | [`waiting::the_told_seconds_are_digits_only`] |
 //! | B57 | memory | librefang/librefang#3668, AaronErhardt/actix-governor#60, boinkor-net/governor#171 | [`memory::a_million_keys_seen_once_leave_nothing_behind`], [`memory::a_flood_of_new_keys_resets_nobody_and_stays_within_the_cap`] |
 
