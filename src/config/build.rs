@@ -101,9 +101,9 @@ fn unknown<B>(file: &File, registry: &Registry<B>) -> Vec<Problem> {
         .collect();
     for (kind, used) in Names::of(file).each() {
         let (built_in, registered): (&[&str], _) = match kind {
-            "key" => (&registry::KEYS, own(&mut registry.keys.keys())),
+            "key" => (registry::KEYS, own(&mut registry.keys.keys())),
             "cost" => (&[], own(&mut registry.costs.keys())),
-            "condition" => (&registry::CONDITIONS, own(&mut registry.conditions.keys())),
+            "condition" => (registry::CONDITIONS, own(&mut registry.conditions.keys())),
             _ => (&[], own(&mut registry.values.keys())),
         };
         let known: Vec<_> = built_in.iter().copied().chain(registered.iter().map(String::as_str)).collect();
@@ -133,11 +133,11 @@ pub(super) fn build<B: 'static>(file: &File, registry: &Registry<B>) -> Result<V
     };
     let named = Named { lists, proxies: proxies.as_ref(), value: &value, condition: &condition };
     let building = Building { registry, named };
-    let mut rules = Vec::new();
+    let (mut rules, mut problems) = (Vec::new(), Vec::new());
     for alternatives in Alternatives::of(file) {
-        building.policy(&alternatives, &mut rules);
+        building.policy(&alternatives, &mut rules, &mut problems);
     }
-    Ok(rules)
+    if problems.is_empty() { Ok(rules) } else { Err(problems) }
 }
 
 fn trusted(proxies: &Proxies, lists: &BTreeMap<String, Vec<super::texts::Net>>) -> Option<TrustedProxies> {
@@ -165,7 +165,7 @@ struct Building<'b, B> {
 }
 
 impl<B: 'static> Building<'_, B> {
-    fn policy(&self, alternatives: &Alternatives<'_>, rules: &mut Vec<Rule<Request<B>>>) {
+    fn policy(&self, alternatives: &Alternatives<'_>, rules: &mut Vec<Rule<Request<B>>>, problems: &mut Vec<Problem>) {
         let each = alternatives.each();
         let none = Match::default();
         let matcher = |matching: Option<&Match>| Matcher::new(matching.unwrap_or(&none), &self.named);
@@ -173,7 +173,12 @@ impl<B: 'static> Building<'_, B> {
         let own = |one: &Alternative<'_>| matcher(one.policy.and(one.own.matching.as_ref()));
         let choice = Arc::new(Choice(each.iter().map(own).collect()));
         for (at, one) in each.iter().enumerate() {
-            for rule in self.rules(one) {
+            let Some(of_one) = self.rules(one) else {
+                // Nothing is left out in silence, though what was checked has all that it needs.
+                problems.push(Problem::new(Code::CannotWork, &one.path, "something that it refers to is not there"));
+                continue;
+            };
+            for rule in of_one {
                 let rule = match &policy {
                     Some(policy) => {
                         let policy = Arc::clone(policy);
@@ -189,17 +194,18 @@ impl<B: 'static> Building<'_, B> {
         }
     }
 
-    /// The rules of one entry: none where it is unlimited, and a second one where some of its requests are blocked.
-    fn rules(&self, one: &Alternative<'_>) -> Vec<Rule<Request<B>>> {
-        let Some(id) = one.own.id.as_ref().map(|id| id.0.clone()) else { return Vec::new() };
+    /// The rules of one entry: none where it is unlimited, and a second one where some of its requests are blocked. `None` where
+    /// something that it refers to is not there.
+    fn rules(&self, one: &Alternative<'_>) -> Option<Vec<Rule<Request<B>>>> {
+        let id = one.own.id.as_ref()?.0.clone();
         let quotas = one.quotas();
         let Some(limit) = first_limit(&quotas) else {
             let blocked = quotas.own == Quota::Blocked;
-            return if blocked { vec![Rule::blocked(id).mode(mode(one))] } else { Vec::new() };
+            return Some(if blocked { vec![Rule::blocked(id).mode(mode(one))] } else { Vec::new() });
         };
-        let Some(rule) = self.counting(one, &id, limit) else { return Vec::new() };
+        let rule = self.counting(one, &id, limit)?;
         if quotas.tier.is_none() && quotas.customer.is_none() {
-            return vec![rule];
+            return Some(vec![rule]);
         }
         let blocks = quotas.each().any(|quota| quota == Quota::Blocked);
         let asked = Arc::new(Asked::new(&quotas, self.registry));
@@ -216,7 +222,7 @@ impl<B: 'static> Building<'_, B> {
             let blocked = Rule::blocked(format!("{id}.blocked")).mode(mode(one));
             rules.push(blocked.when(move |request| for_blocked.quota(request) == Quota::Blocked));
         }
-        rules
+        Some(rules)
     }
 
     fn counting(&self, one: &Alternative<'_>, id: &str, limit: Limit) -> Option<Rule<Request<B>>> {

@@ -9,10 +9,18 @@ pub(super) type Condition<B> = Arc<dyn Fn(&Request<B>) -> bool + Send + Sync>;
 pub(super) type Origin<B> = Arc<dyn for<'a> Fn(&'a Request<B>) -> Option<Cow<'a, str>> + Send + Sync>;
 
 /// The names of the keys that are built in.
-pub(super) const KEYS: [&str; 7] =
-    ["global", "peer_addr", "client_addr", "bearer_token", "host", "method", "matched_path"];
+pub(super) const KEYS: &[&str] = &[
+    "global",
+    "peer_addr",
+    "client_addr",
+    "bearer_token",
+    "host",
+    "method",
+    #[cfg(feature = "axum")]
+    "matched_path",
+];
 /// The names of the conditions that are built in.
-pub(super) const CONDITIONS: [&str; 1] = ["preflight"];
+pub(super) const CONDITIONS: &[&str] = &["preflight"];
 
 /// What a rule file may refer to by name: closures of the program over the whole request.
 ///
