@@ -199,6 +199,10 @@ impl<B: 'static> Building<'_, B> {
     fn rules(&self, one: &Alternative<'_>) -> Option<Vec<Rule<Request<B>>>> {
         let id = one.own.id.as_ref()?.0.clone();
         let quotas = one.quotas();
+        let (amount, _) = one.amount();
+        if let Some(places) = amount.in_flight {
+            return Some(vec![self.counting(one, &id, Limit::in_flight(places.0))?]);
+        }
         let Some(limit) = first_limit(&quotas) else {
             let blocked = quotas.own == Quota::Blocked;
             return Some(if blocked { vec![Rule::blocked(id).mode(mode(one))] } else { Vec::new() });
@@ -234,22 +238,13 @@ impl<B: 'static> Building<'_, B> {
             let key = keys::extractor(key, self.registry, self.named.proxies)?;
             Rule::new(id.to_owned(), limit, move |request| key(request))
         };
-        let mut rule = match one.algorithm() {
-            data::Algorithm::TokenBucket => rule.algorithm(TokenBucket),
-            data::Algorithm::FixedWindow => rule.algorithm(FixedWindow),
-            data::Algorithm::SlidingWindowLog => rule.algorithm(SlidingWindowLog),
-            data::Algorithm::SlidingWindowCounter => rule.algorithm(SlidingWindowCounter),
-            data::Algorithm::LeakyBucket => rule.algorithm(LeakyBucket),
-        };
+        let mut rule = if limit.is_in_flight() { rule } else { timed(one, rule) };
         rule = rule.mode(mode(one));
         if let Some(was) = &one.own.was {
             rule = rule.was(was.0.clone());
         }
         if one.get(|entry| &entry.overload) == Some(&true) {
             rule = rule.overload();
-        }
-        if let Some(longest) = one.get(|entry| &entry.wait_up_to) {
-            rule = rule.wait_up_to(longest.as_duration());
         }
         rule = match one.get(|entry| &entry.cost) {
             Some(Cost::Fixed(cost)) => rule.fixed_cost(cost.0),
@@ -266,6 +261,21 @@ impl<B: 'static> Building<'_, B> {
             Some(failure) => Some(rule.on_store_failure(store_failure(failure))),
             None => Some(rule),
         }
+    }
+}
+
+/// What only a rule says that knows time.
+fn timed<Req>(one: &Alternative<'_>, rule: Rule<Req>) -> Rule<Req> {
+    let rule = match one.algorithm() {
+        data::Algorithm::TokenBucket => rule.algorithm(TokenBucket),
+        data::Algorithm::FixedWindow => rule.algorithm(FixedWindow),
+        data::Algorithm::SlidingWindowLog => rule.algorithm(SlidingWindowLog),
+        data::Algorithm::SlidingWindowCounter => rule.algorithm(SlidingWindowCounter),
+        data::Algorithm::LeakyBucket => rule.algorithm(LeakyBucket),
+    };
+    match one.get(|entry| &entry.wait_up_to) {
+        Some(longest) => rule.wait_up_to(longest.as_duration()),
+        None => rule,
     }
 }
 

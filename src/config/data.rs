@@ -58,6 +58,8 @@ tables! {
         period = "period": Span,
         /// How much may be used at once after a pause, in all. The queue's depth for a leaky bucket.
         burst = "burst": Count,
+        /// How many requests may run at once, instead of a `limit`.
+        in_flight = "in_flight": Count,
         /// Where the name of a request's tier comes from.
         tier = "tier": Origin,
         /// The limit of each tier. A request of another tier, or of none, has the entry's own.

@@ -53,6 +53,7 @@ pub(super) fn says_amount(entry: &Entry) -> bool {
     entry.limit.is_some()
         || entry.period.is_some()
         || entry.burst.is_some()
+        || entry.in_flight.is_some()
         || entry.tier.is_some()
         || entry.tiers.is_some()
         || entry.customer.is_some()

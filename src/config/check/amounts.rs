@@ -34,9 +34,26 @@ impl Checker<'_> {
         }
     }
 
+    pub(super) fn in_flight(&mut self, one: &Alternative<'_>, amount: &Entry, path: &str) {
+        let beside = [
+            ("limit", amount.limit.is_some()),
+            ("period", amount.period.is_some()),
+            ("burst", amount.burst.is_some()),
+            ("tier", amount.tier.is_some()),
+            ("customer", amount.customer.is_some()),
+            ("algorithm", one.own.algorithm.is_some()),
+            ("wait_up_to", one.own.wait_up_to.is_some()),
+        ];
+        for (name, _) in beside.iter().filter(|(_, said)| *said) {
+            let text =
+                "not beside `in_flight`, which counts what runs and knows no time; make it another policy, or drop it";
+            self.wrong(Code::Conflict, format!("{path}.{name}"), text);
+        }
+    }
+
     pub(super) fn limit(&mut self, one: &Alternative<'_>, amount: &Entry, path: &str) {
         let said = |name: &str| self.is_there(&format!("{path}.{name}"));
-        if amount.limit.is_none() && !said("limit") {
+        if amount.limit.is_none() && !said("limit") && !said("in_flight") {
             let text = "there is no `limit`; say how much, such as limit = \"100/1m\", or \"unlimited\" or \"blocked\"";
             let path = if says_amount(one.own) || one.policy.is_none() { path } else { &one.path };
             self.wrong(Code::MissingField, path, text);

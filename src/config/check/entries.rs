@@ -12,9 +12,13 @@ impl Checker<'_> {
     pub(super) fn alternative(&mut self, one: &Alternative<'_>) {
         let (amount, path) = one.amount();
         let quotas = one.quotas();
-        let counts = quotas.each().any(|quota| matches!(quota, Quota::Limit(_)));
+        let counts = amount.in_flight.is_some() || quotas.each().any(|quota| matches!(quota, Quota::Limit(_)));
         self.tiers(amount, path);
-        self.limit(one, amount, path);
+        if amount.in_flight.is_some() {
+            self.in_flight(one, amount, path);
+        } else {
+            self.limit(one, amount, path);
+        }
         let word = amount.limit.filter(|limit| !limit.is_limit());
         if let (Some(word), false) = (word, counts) {
             self.of_no_use(one, word);
@@ -26,7 +30,9 @@ impl Checker<'_> {
                 Quota::Limit(limit) => Some(limit.capacity()),
                 _ => None,
             });
-            if let Some(capacity) = capacities.min().filter(|least| cost.0 > *least) {
+            if let Some(capacity) =
+                capacities.chain(amount.in_flight.map(|places| places.0)).min().filter(|least| cost.0 > *least)
+            {
                 let text = format!(
                     "{} is above the capacity of {capacity}, so no request could ever pass; lower the cost or raise the limit",
                     cost.0

@@ -70,12 +70,18 @@ impl Desk {
         Self { limiter, clock }
     }
 
+    /// A request that has ended before the next one comes.
+    fn runs(&self, request: Builder) -> Decision {
+        let (decision, receipt) = self.limiter.reserve_now(&request.body(()).unwrap()).unwrap();
+        receipt.keep();
+        decision
+    }
+
     /// Asks at this many seconds, and says what was decided in words.
     #[track_caller]
     fn ask(&self, at: u64, request: Builder, expected: &str) {
         self.clock.set(Nanos::from_secs(at));
-        let decision = self.limiter.check_now(&request.body(()).unwrap()).unwrap();
-        assert_eq!(said(&decision), expected);
+        assert_eq!(said(&self.runs(request)), expected);
     }
 
     /// Asks so many times at once, all of which pass.
@@ -83,17 +89,18 @@ impl Desk {
     fn passes(&self, at: u64, times: u64, request: impl Fn() -> Builder) {
         self.clock.set(Nanos::from_secs(at));
         for number in 1..=times {
-            let decision = self.limiter.check_now(&request().body(()).unwrap()).unwrap();
+            let decision = self.runs(request());
             assert!(decision.is_allowed(), "{number} of {times}: {}", said(&decision));
         }
     }
 }
 
-/// `ok: rule remaining, ..`, `no: rule wait, ..` of those that refuse, or `free` where no rule applies.
+/// `ok: rule remaining, ..` of the rules that know time, `no: rule wait, ..` of those that refuse, or `free` where no rule applies.
 fn said(decision: &Decision) -> String {
     let whole = |nanos: Nanos| format!("{:?}", Duration::from(nanos));
     if decision.is_allowed() {
-        let each: Vec<_> = decision.rules().map(|rule| format!("{} {}", rule.rule, rule.verdict.remaining)).collect();
+        let timed = decision.rules().filter(|rule| !rule.limit.is_in_flight());
+        let each: Vec<_> = timed.map(|rule| format!("{} {}", rule.rule, rule.verdict.remaining)).collect();
         return if each.is_empty() { "free".into() } else { format!("ok: {}", each.join(", ")) };
     }
     let wait = |wait| match wait {
@@ -138,7 +145,7 @@ fn envoy() {
     desk.ask(86_400, marketing(), "ok: address 9, messages 99, messages.marketing 4");
     // What is tried refuses nothing, and is seen.
     let tried = |request: Builder| {
-        let decision = desk.limiter.check_now(&request.body(()).unwrap()).unwrap();
+        let decision = desk.runs(request);
         let would =
             decision.shadows().map(|shadow| (shadow.rule.to_owned(), shadow.would_refuse())).collect::<Vec<_>>();
         (decision.is_allowed(), would)
@@ -189,7 +196,9 @@ async fn nginx() {
     let limiter = Limiter::builder(rules("nginx")).build().unwrap();
     let at_once = async |count: usize, request: &dyn Fn() -> Builder| {
         let requests: Vec<_> = (0..count).map(|_| request().header("host", "a.example").body(()).unwrap()).collect();
-        let decisions = join_all(requests.iter().map(|request| limiter.acquire(request))).await;
+        // Each ends as soon as its turn has come.
+        let runs = async |request| limiter.acquire_receipt(request).await.map(|(decision, _)| decision);
+        let decisions = join_all(requests.iter().map(runs)).await;
         let told = decisions.into_iter().map(|decision| {
             let decision = decision.unwrap();
             if decision.is_allowed() { format!("{:?}", decision.delay()) } else { said(&decision) }
@@ -213,7 +222,18 @@ async fn nginx() {
     assert_eq!(at_once(50, &|| from("fd00::7").uri("/search")).await, ["0ns"; 50]);
     // Another server's count is its own.
     let other = from("10.1.2.3").uri("/").header("host", "b.example").body(()).unwrap();
-    assert_eq!(said(&limiter.check_now(&other).unwrap()), "ok: server 99");
+    assert_eq!(said(&limiter.reserve_now(&other).unwrap().0), "ok: server 99");
+    // Five connections of one address, and no sixth until one is closed.
+    let download = from("192.0.2.7").uri("/").header("host", "c.example").body(()).unwrap();
+    let mut open = Vec::new();
+    for expected in ["ok: address 0, server 99"; 5].into_iter().chain(["no: connections unknown"]) {
+        let (decision, receipt) = limiter.acquire_receipt(&download).await.unwrap();
+        assert_eq!(said(&decision), expected);
+        open.push(receipt);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    open.remove(0).keep();
+    assert_eq!(said(&limiter.acquire_receipt(&download).await.unwrap().0), "ok: address 0, server 99");
 }
 
 /// Cases C08.
@@ -242,6 +262,15 @@ fn stripe() {
     desk.ask(0, test().method("DELETE").uri("/v1/charges/c1"), "ok: write.test 0");
     desk.ask(0, test().method("POST").uri("/v1/charges"), "no: write.test 40ms");
     desk.ask(0, of("other", "", "test").method("POST").uri("/v1/charges"), "ok: write.test 24");
+    // One meter event of a customer and meter at a time.
+    let event = |meter| {
+        live().method("POST").uri("/v1/billing/meter_events").header("x-customer", "c").header("x-meter", meter)
+    };
+    let (_, running) = desk.limiter.reserve_now(&event("m1").body(()).unwrap()).unwrap();
+    desk.ask(0, event("m1"), "no: meter_events.running unknown");
+    desk.ask(0, event("m2"), "ok: write.meter_events 997");
+    running.keep();
+    desk.ask(0, event("m1"), "ok: write.meter_events 996");
 }
 
 /// Cases C10.
