@@ -154,8 +154,9 @@ impl<Req> Limiter<Req> {
         ReloadCounts { reloaded: self.shared.reloaded.get(), failed: self.shared.failed.get() }
     }
 
-    /// Notes that rules could not be read, or put in force.
-    pub(crate) fn reload_failed(&self, error: &(dyn std::error::Error + 'static)) {
+    /// Counts and logs that rules could not be read, as [`reload`](Self::reload) does where they cannot be put in force. For
+    /// who reads them from somewhere.
+    pub fn reload_failed(&self, error: &(dyn std::error::Error + 'static)) {
         self.shared.failed.add_one();
         observe::reload_failed(error);
     }

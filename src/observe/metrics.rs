@@ -103,6 +103,9 @@ impl Metrics {
                 for name in [names::STORE_ERRORS, names::CIRCUIT_OPENED] {
                     let _ = recorder.register_counter(&Key::from_static_name(name), &METADATA);
                 }
+                for outcome in ["reloaded", "failed"] {
+                    let _ = recorder.register_counter(&reloads(outcome), &METADATA);
+                }
                 Handles {
                     rules: self.rules.iter().map(register).collect(),
                     seconds: recorder.register_histogram(&Key::from_static_name(names::DECISION_SECONDS), &METADATA),
@@ -266,8 +269,11 @@ pub(super) fn circuit_opened() {
 
 /// Rules were reloaded, or that failed.
 pub(super) fn reloaded(outcome: &'static str) {
-    let key = Key::from_parts(names::RELOADS, vec![Label::from_static_parts("outcome", outcome)]);
-    with_recorder(|recorder| recorder.register_counter(&key, &METADATA)).increment(1);
+    with_recorder(|recorder| recorder.register_counter(&reloads(outcome), &METADATA)).increment(1);
+}
+
+fn reloads(outcome: &'static str) -> Key {
+    Key::from_parts(names::RELOADS, vec![Label::from_static_parts("outcome", outcome)])
 }
 
 fn count(name: &'static str) {

@@ -191,6 +191,28 @@ fn a_circuit_that_opens_is_counted() {
 }
 
 #[test]
+fn reloads_count_by_what_came_of_them_and_rules_go_on_counting() {
+    let scrape = Scrape::new();
+    scrape.during(|| {
+        let limiter = limiter([per_minute("user", 2)]);
+        ask(&limiter, 1, 3);
+        limiter.publish_metrics();
+        let _ = limiter.reload([per_minute("user", 3), per_minute("other", 9)]).unwrap();
+        let _ = limiter.reload([per_minute("user", 0)]).unwrap_err();
+        ask(&limiter, 1, 2);
+        limiter.publish_metrics();
+        let tracked = |rule| scrape.value("tollgate_tracked_keys", &[("rule", rule)]);
+        assert_eq!((tracked("user"), tracked("other")), (Some(1.0), Some(1.0)));
+        let _ = limiter.reload([per_minute("other", 9)]).unwrap();
+        limiter.publish_metrics();
+        assert_eq!((tracked("user"), tracked("other")), (Some(0.0), Some(1.0)));
+    });
+    assert_eq!(scrape.counted("user"), [("allowed", 3), ("refused", 2)]);
+    assert_eq!(scrape.value("tollgate_reloads_total", &[("outcome", "reloaded")]), Some(2.0));
+    assert_eq!(scrape.value("tollgate_reloads_total", &[("outcome", "failed")]), Some(1.0));
+}
+
+#[test]
 fn every_series_is_there_at_zero_from_the_beginning() {
     let scrape = Scrape::new();
     scrape.during(|| drop(limiter([per_minute("user", 2)])));
