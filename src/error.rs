@@ -70,17 +70,40 @@ impl StdError for Unsupported {}
 pub struct StoreError {
     message: Cow<'static, str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    of_one_request: bool,
 }
 
 impl StoreError {
     /// Returns an error that says `message`.
     pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { message: message.into(), source: None }
+        Self { message: message.into(), source: None, of_one_request: false }
     }
 
     /// Returns an error that says `message` and was caused by `source`.
     pub fn caused_by(message: impl Into<Cow<'static, str>>, source: impl StdError + Send + Sync + 'static) -> Self {
-        Self { message: message.into(), source: Some(Arc::new(source)) }
+        Self { message: message.into(), source: Some(Arc::new(source)), of_one_request: false }
+    }
+
+    /// Says that the store answers others, and only what this request asks for has no answer: a key that something else was
+    /// written to, say. A [`Guarded`](crate::store::Guarded) store goes on asking.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::StoreError;
+    ///
+    /// let error = StoreError::new("this key holds a list");
+    /// assert!(!error.is_of_one_request());
+    /// assert!(error.of_one_request().is_of_one_request());
+    /// ```
+    #[must_use]
+    pub fn of_one_request(self) -> Self {
+        Self { of_one_request: true, ..self }
+    }
+
+    /// Returns whether the store answers others.
+    pub fn is_of_one_request(&self) -> bool {
+        self.of_one_request
     }
 }
 

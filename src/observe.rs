@@ -104,8 +104,9 @@ pub(crate) fn unusable_limit(once: &Once, rule: &str) {
     if once.first() {
         error(
             rule,
-            "limit_for gave a limit that this rule cannot run (zero, or one its algorithm does not take), so the request \
-             was refused for good (reported once); return a limit that passes the same checks as the rule's own",
+            "limit_for gave a limit that this rule cannot run (zero, or one that its algorithm or its store does not take), \
+             so the request was refused for good (reported once); return a limit that passes the same checks as the \
+             rule's own",
         );
     }
 }

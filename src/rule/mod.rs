@@ -160,8 +160,8 @@ impl<Req> Rule<Req> {
     /// forgiven, so lowering and raising a limit again can gift one capacity, **each time**. Do not give a key one limit for
     /// one kind of request and another for others: make them two rules.
     ///
-    /// A limit the rule cannot run (zero, or one for a leaky bucket without a burst) refuses the request as one that can
-    /// never pass, and is reported once.
+    /// A limit the rule cannot run (zero, one for a leaky bucket without a burst, or one the store cannot count by) refuses
+    /// the request as one that can never pass, and is reported once.
     pub fn limit_for(mut self, limit_for: impl Fn(&Req) -> Limit + Send + Sync + 'static) -> Self {
         self.limit_for = Some(Arc::new(limit_for));
         self

@@ -42,6 +42,10 @@ enum Mode {
     Forgets,
     /// Probes pass, requests do not.
     PassesProbes,
+    /// It answers, and what is given back arrives when it is [up](Self::Up) again.
+    GivesBackLater,
+    /// It answers nobody who asks for what is asked for now, and others.
+    Refuses,
 }
 
 /// A memory store that is somewhere else, and not always up. It charges at the moment it answers.
@@ -53,6 +57,8 @@ struct Faulty {
 
 struct Shared {
     mode: Mutex<Mode>,
+    /// What is on its way back.
+    later: Mutex<Vec<(Nanos, Taken, u64)>>,
     asked: AtomicUsize,
     probes: AtomicUsize,
     probing: AtomicUsize,
@@ -64,6 +70,7 @@ impl Faulty {
     fn new(mode: Mode) -> Self {
         let shared = Shared {
             mode: Mutex::new(mode),
+            later: Mutex::default(),
             asked: AtomicUsize::new(0),
             probes: AtomicUsize::new(0),
             probing: AtomicUsize::new(0),
@@ -74,6 +81,9 @@ impl Faulty {
 
     fn turn(&self, mode: Mode) {
         *self.shared.mode.lock().unwrap() = mode;
+        for (now, mut taken, cost) in std::mem::take(&mut *self.shared.later.lock().unwrap()) {
+            self.memory.adjust(now, &mut taken, cost);
+        }
     }
 
     fn mode(&self) -> Mode {
@@ -104,7 +114,10 @@ impl Faulty {
                     sleep(Duration::from_millis(1)).await;
                     return Err(StoreError::new("connection reset"));
                 }
-                Mode::Up | Mode::FailsAtOnce | Mode::Forgets => sleep(Duration::from_millis(1)).await,
+                Mode::Refuses => return Err(StoreError::new("this key holds a list").of_one_request()),
+                Mode::Up | Mode::FailsAtOnce | Mode::Forgets | Mode::GivesBackLater => {
+                    sleep(Duration::from_millis(1)).await
+                }
             }
             let charges: Vec<_> = charges.iter().map(OwnedCharge::borrowed).collect();
             let mut verdicts = Verdicts::new();
@@ -132,6 +145,11 @@ impl Store for Faulty {
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
+        if self.mode() == Mode::GivesBackLater {
+            self.shared.later.lock().unwrap().push((now, taken.clone(), cost));
+            taken.cost = cost;
+            return;
+        }
         self.memory.adjust(now, taken, cost);
     }
 

@@ -69,7 +69,7 @@ impl Inner {
                 count(&self.counts.failed);
                 observe::store_failed();
                 // Without a runtime nobody would close it again.
-                if Handle::try_current().is_ok() && self.circuit.failed(*ticket) {
+                if !error.is_of_one_request() && Handle::try_current().is_ok() && self.circuit.failed(*ticket) {
                     count(&self.counts.opened);
                     observe::circuit_opened(&error);
                     self.is_probed(*now, charges);
@@ -182,9 +182,9 @@ impl Store for Guarded {
             // Nobody was charged.
             Source::Policy | Source::Unasked | Source::Remembered => taken.cost = cost,
         }
-        // After the change: what was asked before this is not remembered, and what is asked after it knows of it.
-        if gives_back {
-            self.inner.forget(place, taken.key);
+        // After the change: what was asked before this is not remembered, and what is asked after it knows of it, or soon will.
+        if let (true, Some(number)) = (gives_back, place.number) {
+            self.inner.refusals.comes_back(now, number, taken.key);
         }
     }
 

@@ -40,8 +40,8 @@ use crate::charge::{Charge, FailurePolicy, Slot};
 /// - **A memory of refusals.** What the store refused is refused here until the wait it told is over (at most a minute,
 ///   unless set), if a request asks for as much or more under the same limit: whoever keeps on does not reach the store. The
 ///   told wait is then a lower bound. A charge of that key that comes back, a [reset](crate::Limiter::reset), rules put
-///   together anew, and a circuit that closes make it forget; what other processes give back is noticed when the time is
-///   over. Requests charged [in any case](crate::charge::Take::Always), and those that only look, always ask the store. It holds too while
+///   together anew, and a circuit that closes make it forget, and for a second after a charge came back, which may take the
+///   store a moment, nothing is remembered for longer; what other processes give back is noticed when the time is over. Requests charged [in any case](crate::charge::Take::Always), and those that only look, always ask the store. It holds too while
 ///   the store does not answer, whatever the policy.
 ///
 /// Deadline and probe need a tokio runtime with time enabled, as remote stores do themselves. Outside of a runtime there is

@@ -42,10 +42,12 @@ impl Inner {
             Some(place) => self.store.probe(now, Charge { slot: &place.slot, ..charge.charge() }),
             None => return false,
         };
-        match reply {
-            Reply::Ready(answer) => answer.is_ok(),
-            Reply::Pending(reply) => in_time(self.deadline.max(PATIENCE), reply).await.is_ok(),
-        }
+        let answered = match reply {
+            Reply::Ready(answer) => answer,
+            Reply::Pending(reply) => in_time(self.deadline.max(PATIENCE), reply).await.map(|_| ()),
+        };
+        // What is wrong with the one that is asked for is not wrong with others.
+        answered.map_or_else(|error| error.is_of_one_request(), |()| true)
     }
 }
 

@@ -19,6 +19,12 @@ use crate::{
 /// So many parts have a lock of their own, where there are enough entries for them.
 const PARTS: usize = 64;
 
+/// For so long what comes back may be on its way: a store may act on it later.
+const ON_ITS_WAY: Nanos = Nanos::SECOND;
+
+/// So many times of what came back are kept in each part, for keys that fall together.
+const RETURNS: usize = 16;
+
 /// Which rule, and whose bucket.
 type Whose = (u64, KeyId);
 
@@ -39,6 +45,8 @@ struct Part {
     /// How often something here was forgotten. An answer to a question from before that is not remembered: it may have
     /// been overtaken by a charge that came back.
     forgotten: u64,
+    /// When something came back last, to the key or to one that falls together with it.
+    returned: [Nanos; RETURNS],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +83,7 @@ impl Refusals {
             // A part more or less, so that all together are not more than `size`.
             let most = (size / 2 + parts - 1 - at) / parts;
             let (young, old) = (HashMap::with_hasher(hash.clone()), HashMap::with_hasher(hash.clone()));
-            Mutex::new(Part { young, old, most, forgotten: 0 })
+            Mutex::new(Part { young, old, most, forgotten: 0, returned: [Nanos::ZERO; RETURNS] })
         };
         Self { parts: (0..parts).map(part).collect(), hash: hash.clone(), longest }
     }
@@ -136,7 +144,10 @@ impl Refusals {
             };
             let whose = (number, charge.key);
             if let Some(mut part) = self.part(&whose).filter(|part| part.forgotten == *seen) {
-                part.insert(whose, refused);
+                // What came back just before may reach the store after this answer.
+                let arrived = part.returned(self.place(&whose)).saturating_add(ON_ITS_WAY);
+                let forget_at = if now < arrived { refused.forget_at.min(arrived) } else { refused.forget_at };
+                part.insert(whose, Refused { forget_at, ..refused });
             }
         }
     }
@@ -147,6 +158,24 @@ impl Refusals {
         if let Some(mut part) = self.part(&whose) {
             part.forget(&whose);
         }
+    }
+
+    /// Forgets one key's refusals under one rule, to which something comes back at `now` or soon after.
+    pub(super) fn comes_back(&self, now: Nanos, number: u64, key: KeyId) {
+        let whose = (number, key);
+        let place = self.place(&whose);
+        if let Some(mut part) = self.part(&whose) {
+            part.forget(&whose);
+            if let Some(returned) = part.returned.get_mut(place) {
+                *returned = now;
+            }
+        }
+    }
+
+    /// Where in its part it is kept when something came back.
+    fn place(&self, whose: &Whose) -> usize {
+        // Bits behind those that choose the part.
+        usize::try_from((self.hash.hash_one(whose) >> 46) % RETURNS as u64).unwrap_or(0)
     }
 
     /// Forgets everything.
@@ -183,19 +212,24 @@ impl Part {
             self.forget(whose);
             return None;
         }
-        if refused.forget_at <= now {
+        let was_set_back = refused.noted.saturating_sub(now) >= Nanos::SECOND;
+        if refused.forget_at <= now || was_set_back {
             self.young.remove(whose);
             self.old.remove(whose);
             return None;
         }
         let as_much = charge.cost.saturating_add(charge.keep) >= refused.needs && charge.max_delay <= refused.max_delay;
-        // Before it was noted: a clock that was set back, or a thread that comes late.
+        // Before it was noted: a thread that comes late.
         if refused.limit != charge.limit || !is_plain(charge) || !as_much || now < refused.noted {
             return None;
         }
         let outcome = Outcome::Refuse(Wait::For(refused.until.saturating_sub(now)));
         let reset = refused.reset_at.map(|reset_at| reset_at.saturating_sub(now));
         Some(Verdict::new(outcome, refused.told_limit, refused.remaining, reset).from_source(Source::Remembered))
+    }
+
+    fn returned(&self, place: usize) -> Nanos {
+        self.returned.get(place).copied().unwrap_or_default()
     }
 
     fn insert(&mut self, whose: Whose, refused: Refused) {

@@ -12,7 +12,7 @@ use std::{
 use super::{
     Overflow,
     line::{Kin, Line, Make},
-    overflow::{Shared, lock_one, lock_shared},
+    overflow::{Shared, lock_one, lock_shared, shared_stamp},
     table::{Entry, Inherited, Settled, UsedAt},
 };
 use crate::{
@@ -239,8 +239,15 @@ impl<B: Bucket> Base<B> {
         entry.limit == charge.limit && self.bucket.seen(&entry.state).saturating_sub(now) < Nanos::SECOND
     }
 
-    /// Changes what a taken charge stands at, from `standing` to what `taken` says.
+    /// Changes what a charge taken from a key's own bucket stands at, from `standing` to what `taken` says.
     pub(super) fn change(&self, entry: &mut Entry<B::State>, judged_at: Nanos, taken: &mut Taken, standing: u64) {
+        // It may have begun as a copy of a shared bucket, with what the key was charged there.
+        let counts = [u64::from(entry.era), shared_stamp(entry)].contains(&taken.stamp);
+        self.change_if(counts, entry, judged_at, taken, standing);
+    }
+
+    /// As [`change`](Self::change), where `counts` says whether it was charged in this life of the bucket.
+    fn change_if(&self, counts: bool, entry: &mut Entry<B::State>, judged_at: Nanos, taken: &mut Taken, standing: u64) {
         let limit = entry.limit;
         let Some(mut back) = standing.checked_sub(taken.cost) else {
             let more = taken.cost - standing;
@@ -250,7 +257,7 @@ impl<B: Bucket> Base<B> {
         };
         // A mark counts in its own limit's time; under another one it says nothing. A place has no time.
         let same_time = limit.permits() == taken.limit.permits() && limit.period() == taken.limit.period();
-        let counts = self.bucket.holds_places() || same_time && taken.stamp == u64::from(entry.era);
+        let counts = self.bucket.holds_places() || counts && same_time;
         let delays = taken.delays;
         let mut give_back = |cost, mark, left| {
             if counts && cost > 0 {
@@ -282,7 +289,8 @@ impl<B: Bucket> Base<B> {
         if let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) {
             let limit = entry.limit;
             let (judged_at, _) = self.bring(entry, &limit, now);
-            self.change(entry, not_before(known.dropped, judged_at), taken, standing);
+            let counts = taken.stamp == shared_stamp(entry);
+            self.change_if(counts, entry, not_before(known.dropped, judged_at), taken, standing);
         }
     }
 

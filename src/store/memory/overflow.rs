@@ -68,6 +68,7 @@ impl<B: Bucket> Base<B> {
                 let judged_at = not_before(known.dropped, judged_at);
                 let when = (judged_at, judged_at.saturating_sub(now));
                 let (settled, judged) = self.settle(entry, when, charge, passing, &mut next);
+                let judged = judged.stamped(shared_stamp(entry));
                 if let (Some(copy), Some(_)) = (copy, judged.mark) {
                     *held = copy;
                 }
@@ -82,6 +83,12 @@ impl<B: Bucket> Base<B> {
         self.kin.count.overflowed.add(1);
         (settled, judged)
     }
+}
+
+/// What a charge to a shared bucket is stamped with. No charge to a key's own bucket has this stamp: that must not come
+/// back to those who share one, once its key has lost its place.
+pub(super) fn shared_stamp<S>(entry: &Entry<S>) -> u64 {
+    u64::from(entry.era) | 1 << 32
 }
 
 pub(super) fn lock_shared<T>(shared: &[Mutex<T>], hash: u64) -> Option<MutexGuard<'_, T>> {

@@ -18,7 +18,7 @@ use crate::{
 };
 
 fn place<'a>(charge: &Charge<'a>) -> Result<&'a Place, StoreError> {
-    charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))
+    charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store").of_one_request())
 }
 
 /// A request with one charge, which has nobody to wait for. Returns false where another of the rule's tables has to decide.
@@ -116,7 +116,7 @@ impl<'a> Round<'a> {
             order.sort_unstable_by_key(|(_, table)| table.order());
             if !ascends(&order) {
                 // A second lock on the same table could wait for the first for ever.
-                return Err(StoreError::new("two charges of one request on one rule"));
+                return Err(StoreError::new("two charges of one request on one rule").of_one_request());
             }
         }
         let pending = Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None);

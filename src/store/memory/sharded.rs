@@ -31,6 +31,9 @@ mod moving;
 /// How many keys there are to a shard where the table is full, about. No work under a lock is over more than twice as many.
 const KEYS: usize = 1_024;
 
+/// How many shards there are at most, all made with the first key: beyond 64 million keys a shard has more of them.
+const MOST_SHARDS: usize = 1 << 16;
+
 /// How many other shards a key that finds no room asks for fresh buckets.
 const LOOKS_FOR_ROOM: usize = 8;
 
@@ -53,7 +56,7 @@ struct Shard<B: Packed> {
 
 impl<B: Packed> ShardedTable<B> {
     pub(super) fn new(bucket: B, make: Make<'_>) -> Self {
-        let shard_count = if make.spec.keyed { make.bound.max_keys.div_ceil(KEYS) } else { 1 };
+        let shard_count = if make.spec.keyed { make.bound.max_keys.div_ceil(KEYS).min(MOST_SHARDS) } else { 1 };
         let limit = make.spec.limit;
         Self { base: Base::new(bucket, make), limit, shards: OnceLock::new(), shard_count }
     }

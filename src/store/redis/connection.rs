@@ -227,8 +227,7 @@ impl Live {
         if is_of_the_server(&error) || error.code().is_none() || error.is_unrecoverable_error() {
             link.give_up(self, error.clone());
         }
-        let what = if error.code().is_some() { "Redis refused the command" } else { "Redis gave no answer" };
-        Err(StoreError::caused_by(what, error))
+        Err(if error.code().is_some() { refused(error) } else { StoreError::caused_by("Redis gave no answer", error) })
     }
 
     /// Notes that an answer did not come in time.
@@ -251,11 +250,30 @@ pub(super) fn is_of_the_server(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"))
 }
 
+/// What the server said instead of an answer.
+fn refused(error: RedisError) -> StoreError {
+    let of_one_request = is_of_a_key(&error);
+    let error = StoreError::caused_by("Redis refused the command", error);
+    if of_one_request { error.of_one_request() } else { error }
+}
+
+/// Whether an error is about what somebody else has written to a key: questions about others have an answer.
+fn is_of_a_key(error: &RedisError) -> bool {
+    // What fails in a script itself is a value that it cannot read, and begins with where.
+    let where_in_script = "user_script:";
+    match error.code() {
+        Some("WRONGTYPE") => true,
+        Some("ERR") => error.detail().is_some_and(|detail| detail.contains(where_in_script)),
+        Some(code) => code.starts_with(where_in_script),
+        None => false,
+    }
+}
+
 /// A script's reply.
 pub(super) fn bytes(reply: Value) -> Result<Vec<u8>, StoreError> {
     match reply {
         Value::BulkString(bytes) => Ok(bytes),
-        Value::ServerError(error) => Err(StoreError::caused_by("Redis refused the command", RedisError::from(error))),
+        Value::ServerError(error) => Err(refused(error.into())),
         _ => Err(StoreError::new("Redis sent a reply of another kind")),
     }
 }

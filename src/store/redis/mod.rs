@@ -16,10 +16,11 @@ use tokio::{runtime::Handle, task::AbortHandle};
 use super::{Reply, Store};
 use crate::{
     bucket::{Algorithm, Ask},
-    charge::{Charge, RuleSpec, Slot, Taken, Verdicts},
+    charge::{Charge, RuleSpec, Slot, Take, Taken, Verdicts},
     error::{StoreError, Unsupported},
     key::{KeyId, Secret},
     limit::Limit,
+    observe::{self, Once},
     time::Nanos,
 };
 
@@ -59,7 +60,8 @@ use script::{Doubles, Part};
 ///
 /// **Exact**, as in memory, to the microsecond. What does not fit into the whole numbers that Redis counts with is an error
 /// when rules are bound: rates of large numbers without common factors over long periods, windows of no whole number of
-/// microseconds, and buckets of one's own.
+/// microseconds, and buckets of one's own. From [`limit_for`](crate::Rule::limit_for) such a limit refuses as one that can
+/// never pass.
 ///
 /// **Giving back never waits** either: it is queued, and done a moment later. [`flush`](Self::flush) waits for it.
 ///
@@ -139,19 +141,31 @@ impl Lives {
 
 /// A rule's place: what its keys begin with, and its limit's numbers.
 struct Place {
+    name: Cow<'static, str>,
     prefix: String,
     algorithm: Algorithm,
     keyed: bool,
     limit: Limit,
     numbers: Numbers,
+    unusable: Once,
 }
 
 impl Place {
-    fn numbers(&self, limit: &Limit) -> Result<Numbers, StoreError> {
+    /// The numbers of `limit`; `None` where Redis cannot count by it.
+    fn numbers(&self, limit: &Limit) -> Option<Numbers> {
         if *limit == self.limit {
-            return Ok(self.numbers);
+            return Some(self.numbers);
         }
-        Numbers::new(self.numbers.kind, limit).map_err(StoreError::new)
+        Numbers::new(self.numbers.kind, limit).ok()
+    }
+
+    /// What is asked for `charge`; where its limit cannot be counted by, what can never pass.
+    fn countable<'a>(&self, charge: &Charge<'a>) -> (Numbers, Charge<'a>) {
+        if let Some(numbers) = self.numbers(&charge.limit) {
+            return (numbers, *charge);
+        }
+        observe::unusable_limit(&self.unusable, &self.name);
+        (self.numbers, Charge { limit: self.limit, keep: u64::MAX, take: Take::Never, ..*charge })
     }
 }
 
@@ -203,20 +217,24 @@ impl Inner {
         let (mut names, mut asked, mut told) = (Vec::new(), SmallVec::new(), Doubles::default());
         let mut seen: SmallVec<[&Place; 3]> = SmallVec::new();
         for charge in charges {
-            let place = charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store"))?;
+            let place = charge.slot.get::<Place>().ok_or_else(foreign_slot)?;
             if seen.iter().any(|other| std::ptr::eq(*other, place)) {
                 // Neither would see the other's charge.
-                return Err(StoreError::new("two charges of one request on one rule"));
+                return Err(StoreError::new("two charges of one request on one rule").of_one_request());
             }
             seen.push(place);
-            let numbers = place.numbers(&charge.limit)?;
-            script::push_charge(&mut told, &numbers, charge);
+            let (numbers, charge) = place.countable(charge);
+            script::push_charge(&mut told, &numbers, &charge);
             names::write(&mut names, &place.prefix, charge.key, &self.secret, self.in_plain);
             let ask = Ask::new(charge.cost).keep(charge.keep).max_delay(charge.max_delay);
             asked.push(Asked { numbers, limit: charge.limit, ask, name_ends: names.len() });
         }
         Ok(Question { names, asked, charges: told, late, judged: settings.now(now), now })
     }
+}
+
+fn foreign_slot() -> StoreError {
+    StoreError::new("a slot of another kind of store").of_one_request()
 }
 
 impl Store for RedisStore {
@@ -256,11 +274,13 @@ impl Store for RedisStore {
             }
         }
         let place = Arc::new(Place {
+            name: spec.name.clone(),
             prefix: names::prefix(&self.inner.deployment, name, kind.letter()),
             algorithm: spec.algorithm.clone(),
             keyed: spec.keyed,
             limit: spec.limit,
             numbers,
+            unusable: Once::default(),
         });
         places.insert(name.clone(), Arc::downgrade(&place));
         Ok(Slot::shared(place))
@@ -277,11 +297,9 @@ impl Store for RedisStore {
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {
         let standing = std::mem::replace(&mut taken.cost, cost);
         let slot = taken.slot.clone();
-        let Some((place, numbers)) =
-            slot.get::<Place>().and_then(|place| Some((place, place.numbers(&taken.limit).ok()?)))
-        else {
-            return;
-        };
+        let Some(place) = slot.get::<Place>() else { return };
+        // What was charged by a limit that cannot be counted by was nothing, and may be settled to more.
+        let numbers = place.numbers(&taken.limit).unwrap_or(place.numbers);
         let Some(mut back) = standing.checked_sub(cost).filter(|back| *back > 0) else {
             if cost > standing {
                 let (number, mark) = self.inner.giving_back.pending_mark();
@@ -310,7 +328,7 @@ impl Store for RedisStore {
 
     fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()> {
         let Some(place) = slot.get::<Place>() else {
-            return Reply::Ready(Err(StoreError::new("a slot of another kind of store")));
+            return Reply::Ready(Err(foreign_slot()));
         };
         let live = match self.inner.link.live() {
             Ok(live) => live,

@@ -162,7 +162,7 @@ impl Talk {
         let error = match reply {
             Ok(Value::ServerError(error)) => RedisError::from(error),
             Ok(reply) => {
-                let _nothing_failed = self.heard(Ok(()));
+                let _whom_it_concerns_is_told = self.heard(of_the_server(&reply).map_or(Ok(()), Err));
                 return answer_each(batch, reply);
             }
             Err(error) => error,
@@ -196,6 +196,16 @@ impl Talk {
 async fn ask(connection: MultiplexedConnection, call: Cmd) -> RedisResult<Value> {
     let mut connection = connection;
     connection.send_packed_command(&call).await
+}
+
+/// An error among several answers that says that this server has none for now.
+fn of_the_server(reply: &Value) -> Option<RedisError> {
+    let Value::Array(replies) = reply else { return None };
+    let errors = replies.iter().filter_map(|reply| match reply {
+        Value::ServerError(error) => Some(RedisError::from(error.clone())),
+        _ => None,
+    });
+    errors.into_iter().find(is_of_the_server)
 }
 
 fn answer_each(batch: Batch, reply: Value) {

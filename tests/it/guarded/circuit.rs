@@ -27,6 +27,20 @@ async fn a_store_that_hangs_costs_five_deadlines_and_then_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_has_no_answer_for_one_request_opens_no_circuit_and_closes_an_open_one() {
+    let rig = rig(Mode::Refuses);
+    for _ in 0..20 {
+        assert!(rig.check(call(7)).await.is_degraded());
+    }
+    let counts = rig.guarded.counts();
+    assert_eq!((counts.asked, counts.failed, counts.degraded, counts.opened), (20, 20, 20, 0));
+    rig.break_down().await;
+    rig.store.turn(Mode::Refuses);
+    sleep(Duration::from_millis(400)).await;
+    assert!(!rig.guarded.is_open(), "the probe was answered, though not what it asked");
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_come_together_do_not_wait_for_each_other() {
     let rig = Arc::new(rig(Mode::Hangs));
     let start = Instant::now();

@@ -114,6 +114,23 @@ async fn what_comes_back_is_noticed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_comes_back_a_moment_later_is_noticed_within_a_second() {
+    let rig = rig(Limit::per_day(3));
+    for back in [0, 2] {
+        rig.store.turn(Mode::GivesBackLater);
+        let (_, receipt) = rig.limiter.reserve(&Call { who: 7, cost: 3 }).await.unwrap();
+        receipt.settle(back);
+        // It is on its way still.
+        assert!(!rig.check(call(7)).await.is_allowed());
+        assert!(is_remembered(&rig.check(call(7)).await), "a flood does not reach the store meanwhile");
+        rig.store.turn(Mode::Up);
+        rig.clock.advance(Duration::from_secs(1));
+        assert!(rig.check(call(7)).await.is_allowed(), "{back}");
+        rig.limiter.reset("r", Key::from(7_u64)).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn rules_put_together_anew_and_a_store_that_comes_back_begin_without_it() {
     let rig = rig(Limit::per_day(1));
     let other = || {

@@ -11,6 +11,7 @@ mod lua;
 mod proxy;
 mod server;
 mod stack;
+mod strange;
 #[cfg(feature = "redis-rustls")]
 mod tls;
 mod together;

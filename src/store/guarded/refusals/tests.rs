@@ -160,6 +160,31 @@ fn what_was_asked_before_something_was_forgotten_is_not_remembered() {
 }
 
 #[test]
+fn what_is_refused_while_something_comes_back_is_remembered_until_that_has_arrived() {
+    let (rig, now) = (Rig::of(100), Nanos::from_secs(100));
+    let told = rig.charge(7);
+    let after = |millis: u64| now.saturating_add(Nanos::new(millis * 1_000_000));
+    rig.refusals.comes_back(now, 1, told.key);
+    for (asked, until, still) in [(0, 1_000, false), (999, 1_000, false), (1_000, 10_999, true)] {
+        rig.is_told(after(asked), &told);
+        assert!(rig.refuses(after(asked), &[(&told, Some(1))]), "{asked}");
+        assert_eq!(rig.refuses(after(until), &[(&told, Some(1))]), still, "{asked}");
+    }
+}
+
+#[test]
+fn a_clock_that_was_set_back_brings_no_refusal_back_when_its_time_comes_again() {
+    let rig = Rig::of(100);
+    let (told, noted) = (rig.charge(7), Nanos::from_secs(100));
+    rig.is_told(noted, &told);
+    // A thread that comes late changes nothing.
+    assert!(!rig.refuses(Nanos::new(99_000_000_001), &[(&told, Some(1))]));
+    assert!(rig.refuses(noted, &[(&told, Some(1))]));
+    assert!(!rig.refuses(Nanos::from_secs(99), &[(&told, Some(1))]));
+    assert!(!rig.refuses(noted, &[(&told, Some(1))]));
+}
+
+#[test]
 fn never_holds_more_than_it_may() {
     for size in [0, 1, 2, 3, 63, 64, 127, 128, 1_000] {
         let rig = Rig::of(size);

@@ -5,7 +5,10 @@ use crate::{
     key::Key,
     key::Secret,
     observe::Held,
-    store::memory::{Bound, Overflow, Place, line::Table},
+    store::{
+        MemoryStore, Store,
+        memory::{Bound, Overflow, Place, line::Table},
+    },
 };
 
 const NOW: Nanos = Nanos::from_secs(1_700_000_000);
@@ -96,4 +99,37 @@ fn limits_that_change_again_and_again_lose_no_key() {
     assert_eq!((kept(&table).0, table.base.kin.count.get()), (180, 200));
     assert_eq!(table.sweep(NOW.saturating_add(Nanos::from_secs(3_600))), 200);
     assert_eq!(kept(&table), (0, 0));
+}
+
+#[test]
+fn a_bound_that_is_none_makes_a_table_that_can_be_made() {
+    let (spec, bound) = (spec(10), Bound { max_keys: usize::MAX, ..BOUND });
+    let kin = Kin::new(bound.max_keys);
+    let table = ShardedTable::new(TokenBucket, Make { spec: &spec, bound, kin, line: Line::behind(None) });
+    let own = slot(10);
+    assert_eq!((take(&table, &own, 1, 10), take(&table, &own, 1, 10)), (9, 8));
+    assert_eq!(table.shards().len(), MOST_SHARDS);
+}
+
+#[test]
+fn what_was_charged_to_a_key_of_its_own_does_not_come_back_to_those_who_share_a_bucket() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindowLog] {
+        let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Share(1)).build();
+        let limit = Limit::per_hour(10);
+        let slot = store.bind(&RuleSpec::new("r", algorithm.clone(), limit), None).unwrap();
+        let key = |key: u64| Key::from(key).id(store.secret());
+        let take = |who: u64, cost| {
+            let mut verdicts = Verdicts::new();
+            drop(store.decide(NOW, &[Charge::new(&slot, key(who), limit, cost)], &mut verdicts));
+            *verdicts.iter().next().unwrap()
+        };
+        let own = take(1, 5);
+        // One that shares a bucket uses all of it; then nobody has a place of his own.
+        assert!(take(2, 10).mark.is_some() && take(2, 1).mark.is_none());
+        drop(store.reset(&slot, key(1)));
+        let mut taken = Taken::new(slot.clone(), key(1), limit, 5, own.mark.unwrap());
+        taken.stamp = own.stamp;
+        store.adjust(NOW, &mut taken, 0);
+        assert!(take(2, 1).mark.is_none(), "{algorithm:?}");
+    }
 }
