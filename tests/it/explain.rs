@@ -1,6 +1,6 @@
 //! What is explained is what happens.
 
-use std::{task::Poll, time::Duration};
+use std::{collections::VecDeque, task::Poll, time::Duration};
 
 use http::StatusCode;
 use tollgate::{
@@ -8,6 +8,7 @@ use tollgate::{
     bucket::{FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog},
     decision::Outcome,
     explain::{Application, Explanation},
+    store::Receipt,
     time::{ManualClock, Nanos},
 };
 
@@ -74,21 +75,21 @@ fn random_rule(random: &mut Random, number: u64) -> Rule<Call> {
 }
 
 /// Asks as the layer does, and holds nobody. `None` where the request would be held.
-fn ask<Req>(limiter: &Limiter<Req>, request: &Req) -> Option<Decision> {
-    match tokio_test::task::spawn(limiter.acquire(request)).poll() {
+fn ask<Req>(limiter: &Limiter<Req>, request: &Req) -> Option<(Decision, Receipt)> {
+    match tokio_test::task::spawn(limiter.acquire_receipt(request)).poll() {
         Poll::Ready(decision) => Some(decision.unwrap()),
         Poll::Pending => None,
     }
 }
 
-/// Explains, asks, and compares.
-fn agree<Req: std::fmt::Debug>(limiter: &Limiter<Req>, request: &Req) {
+/// Explains, asks, and compares. Returns what ends with the request.
+fn agree<Req: std::fmt::Debug>(limiter: &Limiter<Req>, request: &Req) -> Option<Receipt> {
     let explanation = limiter.explain_now(request).unwrap();
     let explained = &explanation.decision;
     let context = || format!("{request:?}\n{explanation}");
-    let Some(decision) = ask(limiter, request) else {
+    let Some((decision, receipt)) = ask(limiter, request) else {
         assert!(explained.is_allowed() && explained.delay() > Duration::ZERO, "{}", context());
-        return;
+        return None;
     };
     assert_eq!(
         (explained.is_allowed(), explained.refusal()),
@@ -112,6 +113,7 @@ fn agree<Req: std::fmt::Debug>(limiter: &Limiter<Req>, request: &Req) {
     let enforced = asked.iter().filter(|rule| rule.mode == tollgate::Mode::Enforce).count();
     assert_eq!(enforced, decision.rules().count(), "{}", context());
     check_reasons(&explanation);
+    Some(receipt)
 }
 
 /// Whoever refuses is found in the explanation.
@@ -133,7 +135,7 @@ fn what_is_explained_of_random_requests_is_what_they_get() {
         let limiter = Limiter::builder(rules).clock(clock.clone()).build().unwrap();
         for _ in 0..200 {
             clock.advance(Duration::from_millis(random.below(150)));
-            agree(&limiter, &random_call(random));
+            drop(agree(&limiter, &random_call(random)));
         }
     });
 }
@@ -150,6 +152,8 @@ fn what_is_explained_under_published_rules_is_what_requests_get() {
     for set in sets {
         let clock = ManualClock::at(TODAY);
         let limiter = Limiter::builder(rules(set)).clock(clock.clone()).build().unwrap();
+        // The last few requests are still being answered.
+        let mut running = VecDeque::new();
         for _ in 0..10_000 / sets.len() + 1 {
             clock.advance(Duration::from_millis(random.below(400)));
             let path =
@@ -171,7 +175,10 @@ fn what_is_explained_under_published_rules_is_what_requests_get() {
             if !random.one_in(6) {
                 request.extensions_mut().insert(account);
             }
-            agree(&limiter, &request);
+            running.push_back(agree(&limiter, &request));
+            if running.len() > 12 {
+                running.pop_front();
+            }
         }
     }
 }
