@@ -320,7 +320,10 @@ impl<Req> Generation<Req> {
         let (rules, core) = (&self.rules, &self.core);
         let (mut charges, mut all_usable) = (Charges::new(), true);
         for ((at, (rule, reported)), bound) in rules.enforcing().iter().enumerate().zip(&core.bound) {
-            match rule.applies(request, &core.secret, reported) {
+            if !rule.holds(request) {
+                continue;
+            }
+            match rule.applied(request, &core.secret, reported) {
                 Applies::No => {}
                 Applies::NoKey => self.missing_key(at, intent),
                 Applies::Yes { key, limit, cost, usable } => {

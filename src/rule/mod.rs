@@ -247,12 +247,17 @@ impl<Req> Rule<Req> {
     /// What the rule has to say of `request` before any bucket is looked at.
     #[inline]
     pub(crate) fn applies(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
-        // Apart, so that a condition which is false costs nothing of what follows.
-        if self.when.iter().all(|when| when(request)) { self.applied(request, secret, reported) } else { Applies::No }
+        if self.holds(request) { self.applied(request, secret, reported) } else { Applies::No }
+    }
+
+    /// Whether all conditions hold. Apart from what follows, so that a false one costs nothing of it.
+    #[inline(always)]
+    pub(crate) fn holds(&self, request: &Req) -> bool {
+        self.when.iter().all(|when| when(request))
     }
 
     /// As [`applies`](Self::applies), where all conditions hold.
-    fn applied(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
+    pub(crate) fn applied(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
         let key = match self.key_of(request, secret, reported) {
             Ok(Some(key)) => key,
             Ok(None) => return Applies::NoKey,
