@@ -51,12 +51,14 @@ impl<Req> Limiter<Req> {
     /// # Examples
     ///
     /// ```
-    /// use tollgate::{Key, Limit, Limiter, Rule, explain::Application};
+    /// use tollgate::{Key, Limit, Limiter, Rule, explain::Application, time::ManualClock};
     ///
-    /// let limiter = Limiter::new([
+    /// let limiter = Limiter::builder([
     ///     Rule::new("user", Limit::per_minute(1), |id: &u64| Some(Key::from(*id))),
     ///     Rule::global("night", Limit::per_minute(100)).when(|id: &u64| *id == 0),
-    /// ]);
+    /// ])
+    /// .clock(ManualClock::new())
+    /// .build()?;
     /// assert!(limiter.check_now(&7)?.is_allowed());
     /// let explanation = limiter.explain_now(&7)?;
     /// assert!(!explanation.decision.is_allowed());
@@ -68,7 +70,7 @@ impl<Req> Limiter<Req> {
     ///      \"user\": 1/min by the token bucket, key (number), cost 1: refused, passes in 60s; 0 of 1 left\n\
     ///      \"night\": not asked, condition 1 is false\n"
     /// );
-    /// # Ok::<(), tollgate::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
