@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
-use tollgate::{RateLimitLayer, ResponseBody, key};
+use tollgate::{RateLimitLayer, key};
 use tower::{Layer, Service};
 
 use super::*;
@@ -54,7 +54,6 @@ fn a_request_waits_until_the_body_before_it_has_ended() {
     drop(streaming);
     let mut fifth = tokio_test::task::spawn(limited.call(ask()));
     assert_eq!(status(fifth.poll()), Some(StatusCode::OK));
-    let _: Option<ResponseBody<Body>> = None;
 }
 
 /// While a request waits nothing of the inner service's readiness is held, and it is asked again before it is called.
