@@ -10,7 +10,7 @@ use std::{
     error::Error,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -168,12 +168,13 @@ fn on_hangup(limits: &Arc<Limits>) -> Result<(), Failure> {
 
 /// The recorder of this process.
 fn prometheus() -> Result<PrometheusHandle, Failure> {
-    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
-    if let Some(handle) = HANDLE.get() {
-        return Ok(handle.clone());
+    static INSTALLED: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+    // Held while it is installed: of two that ask at once, one installs it and both have it.
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if installed.is_none() {
+        *installed = Some(PrometheusBuilder::new().install_recorder()?);
     }
-    let handle = PrometheusBuilder::new().install_recorder()?;
-    Ok(HANDLE.get_or_init(|| handle).clone())
+    installed.clone().ok_or_else(|| "there is no recorder".into())
 }
 
 /// What the handlers of operators need.
