@@ -27,13 +27,14 @@ use crate::{
     when,
 };
 
-/// The four kinds of names, each with its path: keys, costs, conditions, values.
+/// The kinds of names, each with its path.
 #[derive(Default)]
 struct Names {
     keys: Vec<(String, String)>,
     costs: Vec<(String, String)>,
     conditions: Vec<(String, String)>,
     values: Vec<(String, String)>,
+    outcomes: Vec<(String, String)>,
 }
 
 impl Names {
@@ -60,6 +61,13 @@ impl Names {
                 self.values.push((name.clone(), format!("{path}.{field}")));
             }
         }
+        for (field, outcomes) in [("count_only", &entry.count_only), ("give_back", &entry.give_back)] {
+            let outcomes = outcomes.as_ref().map(|outcomes| outcomes.0.as_slice()).unwrap_or_default();
+            for (at, name) in outcomes.iter().enumerate().filter_map(|(at, outcome)| Some((at, outcome.name()?))) {
+                let item = if outcomes.len() > 1 { format!("[{at}]") } else { String::new() };
+                self.outcomes.push((name.to_owned(), format!("{path}.{field}{item}")));
+            }
+        }
         let Some(matching) = &entry.matching else { return };
         for (name, _) in matching.values.iter().flatten() {
             self.values.push((name.clone(), format!("{path}.match.values{}", step(name, false))));
@@ -73,8 +81,14 @@ impl Names {
         }
     }
 
-    fn each(&self) -> [(&'static str, &[(String, String)]); 4] {
-        [("condition", &self.conditions), ("cost", &self.costs), ("key", &self.keys), ("value", &self.values)]
+    fn each(&self) -> [(&'static str, &[(String, String)]); 5] {
+        [
+            ("condition", &self.conditions),
+            ("cost", &self.costs),
+            ("key", &self.keys),
+            ("outcome", &self.outcomes),
+            ("value", &self.values),
+        ]
     }
 }
 
@@ -104,6 +118,7 @@ fn unknown<B>(file: &File, registry: &Registry<B>) -> Vec<Problem> {
             "key" => (registry::KEYS, own(&mut registry.keys.keys())),
             "cost" => (&[], own(&mut registry.costs.keys())),
             "condition" => (registry::CONDITIONS, own(&mut registry.conditions.keys())),
+            "outcome" => (registry::OUTCOMES, own(&mut registry.outcomes.keys())),
             _ => (&[], own(&mut registry.values.keys())),
         };
         let known: Vec<_> = built_in.iter().copied().chain(registered.iter().map(String::as_str)).collect();
@@ -238,7 +253,7 @@ impl<B: 'static> Building<'_, B> {
             let key = keys::extractor(key, self.registry, self.named.proxies)?;
             Rule::new(id.to_owned(), limit, move |request| key(request))
         };
-        let mut rule = if limit.is_in_flight() { rule } else { timed(one, rule) };
+        let mut rule = if limit.is_in_flight() { rule } else { self.by_outcome(one, timed(one, rule))? };
         rule = rule.mode(mode(one));
         if let Some(was) = &one.own.was {
             rule = rule.was(was.0.clone());
@@ -261,6 +276,20 @@ impl<B: 'static> Building<'_, B> {
             Some(failure) => Some(rule.on_store_failure(store_failure(failure))),
             None => Some(rule),
         }
+    }
+
+    /// What a rule says of how its requests are answered.
+    fn by_outcome(&self, one: &Alternative<'_>, mut rule: Rule<Request<B>>) -> Option<Rule<Request<B>>> {
+        let (entry, _) = one.outcomes();
+        for outcome in entry.count_only.iter().flat_map(|outcomes| &outcomes.0) {
+            let is = outcome.condition(self.registry)?;
+            rule = rule.count_only_when(move |response| is(response));
+        }
+        for outcome in entry.give_back.iter().flat_map(|outcomes| &outcomes.0) {
+            let is = outcome.condition(self.registry)?;
+            rule = rule.give_back_when(move |response| is(response));
+        }
+        Some(if entry.give_back_unanswered == Some(true) { rule.give_back_unanswered() } else { rule })
     }
 }
 

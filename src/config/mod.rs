@@ -35,6 +35,7 @@ mod forms;
 mod keys;
 mod matching;
 mod node;
+mod outcome;
 mod problem;
 mod read;
 mod registry;
@@ -155,7 +156,12 @@ impl Rules {
     /// assert!(problems.to_string().starts_with("no/such/rules.toml: "));
     /// ```
     pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Problems> {
-        let path = path.as_ref();
+        let (format, text) = Self::text_of(path.as_ref())?;
+        Self::read(&text, format, Some(path.as_ref().into()))
+    }
+
+    /// What a file has in it, and how that is written.
+    fn text_of(path: &Path) -> Result<(Format, String), Problems> {
         let cannot = |text: String| Problems::one(Problem::new(Code::CannotRead, "", text)).in_file(path.into());
         let format = match path.extension().and_then(|end| end.to_str()) {
             Some("toml") => Format::Toml,
@@ -163,7 +169,7 @@ impl Rules {
             _ => return Err(cannot("a rule file's name ends in .toml or .json".into())),
         };
         let text = read_to_string(path).map_err(|error| cannot(format!("cannot be read: {error}")))?;
-        Self::read(&text, format, Some(path.into()))
+        Ok((format, text))
     }
 
     fn read(text: &str, format: Format, path: Option<PathBuf>) -> Result<Self, Problems> {

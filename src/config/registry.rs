@@ -1,12 +1,13 @@
 use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
-use http::Request;
+use http::{Request, Response};
 
 use crate::key::{DynExtractor, Key};
 
 pub(super) type Cost<B> = Arc<dyn Fn(&Request<B>) -> u64 + Send + Sync>;
 pub(super) type Condition<B> = Arc<dyn Fn(&Request<B>) -> bool + Send + Sync>;
 pub(super) type Origin<B> = Arc<dyn for<'a> Fn(&'a Request<B>) -> Option<Cow<'a, str>> + Send + Sync>;
+pub(super) type Outcome = Arc<dyn Fn(&Response<()>) -> bool + Send + Sync>;
 
 /// The names of the keys that are built in.
 pub(super) const KEYS: &[&str] = &[
@@ -21,6 +22,8 @@ pub(super) const KEYS: &[&str] = &[
 ];
 /// The names of the conditions that are built in.
 pub(super) const CONDITIONS: &[&str] = &["preflight"];
+/// The names of the outcomes that are built in.
+pub(super) const OUTCOMES: &[&str] = &["1xx", "2xx", "3xx", "4xx", "5xx", "failures", "successes"];
 
 /// What a rule file may refer to by name: closures of the program over the whole request.
 ///
@@ -63,6 +66,7 @@ pub struct Registry<B> {
     pub(super) costs: BTreeMap<String, Cost<B>>,
     pub(super) conditions: BTreeMap<String, Condition<B>>,
     pub(super) values: BTreeMap<String, Origin<B>>,
+    pub(super) outcomes: BTreeMap<String, Outcome>,
     /// Names that were given twice, or are built in.
     pub(super) taken: Vec<String>,
 }
@@ -75,12 +79,13 @@ impl<B> Registry<B> {
             costs: BTreeMap::new(),
             conditions: BTreeMap::new(),
             values: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
             taken: Vec::new(),
         }
     }
 
     /// Registers an extractor, for `key = "name"`. A name that is built in, or there already, is a problem when rules are
-    /// built; so with the other three.
+    /// built; so with the others.
     pub fn key<F>(mut self, name: impl Into<String>, key: F) -> Self
     where
         F: for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Send + Sync + 'static,
@@ -125,6 +130,19 @@ impl<B> Registry<B> {
         }
         self
     }
+
+    /// Registers an outcome, which is asked of the response's head, for `count_only = "name"` and `give_back = "name"`.
+    pub fn outcome(
+        mut self,
+        name: impl Into<String>,
+        outcome: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let name = name.into();
+        if OUTCOMES.contains(&name.as_str()) || self.outcomes.insert(name.clone(), Arc::new(outcome)).is_some() {
+            self.taken.push(format!("outcome \"{name}\""));
+        }
+        self
+    }
 }
 
 impl<B> Default for Registry<B> {
@@ -140,6 +158,7 @@ impl<B> Clone for Registry<B> {
             costs: self.costs.clone(),
             conditions: self.conditions.clone(),
             values: self.values.clone(),
+            outcomes: self.outcomes.clone(),
             taken: self.taken.clone(),
         }
     }
@@ -152,6 +171,7 @@ impl<B> fmt::Debug for Registry<B> {
             .field("costs", &self.costs.keys())
             .field("conditions", &self.conditions.keys())
             .field("values", &self.values.keys())
+            .field("outcomes", &self.outcomes.keys())
             .finish()
     }
 }

@@ -60,6 +60,11 @@ pub(super) fn says_amount(entry: &Entry) -> bool {
         || entry.customers.is_some()
 }
 
+/// Whether it says anything of how requests are answered. Who does, says all of it.
+fn says_outcome(entry: &Entry) -> bool {
+    entry.count_only.is_some() || entry.give_back.is_some() || entry.give_back_unanswered.is_some()
+}
+
 impl<'f> Alternative<'f> {
     /// What it says in a field, or else its policy, and the path of who says it.
     pub(super) fn said<T>(&self, name: &str, field: impl Fn(&'f Entry) -> &'f Option<T>) -> Option<(&'f T, String)> {
@@ -78,6 +83,14 @@ impl<'f> Alternative<'f> {
     pub(super) fn amount(&self) -> (&'f Entry, &str) {
         match self.policy {
             Some((policy, path)) if !says_amount(self.own) => (policy, path),
+            _ => (self.own, &self.path),
+        }
+    }
+
+    /// Who says with which answers it counts, and the path.
+    pub(super) fn outcomes(&self) -> (&'f Entry, &str) {
+        match self.policy {
+            Some((policy, path)) if !says_outcome(self.own) => (policy, path),
             _ => (self.own, &self.path),
         }
     }

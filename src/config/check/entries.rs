@@ -25,6 +25,7 @@ impl Checker<'_> {
             return;
         }
         self.key(one);
+        self.outcomes(one);
         if let Some((Cost::Fixed(cost), path)) = one.said("cost", |entry| &entry.cost) {
             let capacities = quotas.each().filter_map(|quota| match quota {
                 Quota::Limit(limit) => Some(limit.capacity()),
@@ -69,6 +70,9 @@ impl Checker<'_> {
             ("algorithm", own.algorithm.is_some()),
             ("cost", own.cost.is_some()),
             ("wait_up_to", own.wait_up_to.is_some()),
+            ("count_only", own.count_only.is_some()),
+            ("give_back", own.give_back.is_some()),
+            ("give_back_unanswered", own.give_back_unanswered.is_some()),
             ("overload", own.overload.is_some()),
             ("on_missing_key", own.on_missing_key.is_some()),
             ("on_store_failure", own.on_store_failure.is_some()),

@@ -16,6 +16,7 @@ use crate::key::parse_nets;
 mod amounts;
 mod entries;
 mod keys;
+mod outcomes;
 
 /// The most entries there may be in a file: each is a rule, which is asked of each request.
 const MOST: usize = 1_000;

@@ -53,6 +53,9 @@ fn field() -> impl Strategy<Value = (&'static str, Json)> {
         (1..1_000_u64, duration.clone()).prop_map(|(permits, period)| ("limit", json!(format!("{permits}/{period}")))),
         (1..100_u64).prop_map(|cost| ("cost", json!(cost))),
         any::<bool>().prop_map(|overload| ("overload", json!(overload))),
+        Just(("count_only", json!("failures"))),
+        Just(("count_only", json!([401, "5xx"]))),
+        any::<bool>().prop_map(|unanswered| ("give_back_unanswered", json!(unanswered))),
         (400..600_u16).prop_map(|status| ("on_missing_key", json!({"refuse": status}))),
         Just(("on_missing_key", json!("share"))),
         (1..=100_u8).prop_map(|percent| ("on_store_failure", json!({"fallback_percent": percent}))),
@@ -71,6 +74,9 @@ proptest! {
     fn whatever_can_be_said_comes_back_and_can_be_built(said in proptest::collection::vec(field(), 0..8)) {
         let mut policy = json!({"id": "a", "key": "global", "limit": "1000/1s"});
         policy.as_object_mut().unwrap().extend(said.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        if policy["count_only"].is_null() {
+            policy.as_object_mut().unwrap().remove("give_back_unanswered");
+        }
         if policy["key"] == "global" {
             policy.as_object_mut().unwrap().remove("on_missing_key");
         }

@@ -3,5 +3,6 @@
 mod broken;
 mod data;
 mod matching;
+mod outcomes;
 pub(crate) mod published;
 mod schema;

@@ -40,6 +40,7 @@ fn registry() -> Registry<()> {
         .key("user", move |request| by_name(request).map(Key::from))
         .key("mode", |request| account(request).map(|account| Key::from(account.mode)))
         .key("registered-domain", |request| header_of(request, "x-domain").map(Key::from))
+        .key("identifier", |request| header_of(request, "x-identifier").map(Key::from))
         .key("set-of-names", |request| header_of(request, "x-names").map(Key::from))
         .value("account", move |request| by_name(request).map(Into::into))
         .value("consumer", move |request| by_name(request).map(Into::into))
@@ -334,6 +335,18 @@ fn letsencrypt() {
     desk.ask(0, order("ana", "dyn.example", "x"), "ok: orders 293, certificates.names 4");
     desk.ask(0, order("ana", "a.example", "a,d").header("x-replaces", "c1"), "ok: certificates.names 4");
     desk.ask(120_960, order("ana", "a.example", "a"), "ok: orders 299, certificates.domain 49, certificates.names 0");
+    // Of an account's validations of a name only those that fail count.
+    let validate = |who, status: u16, expected: &str| {
+        let request = of(who, "", "").method("POST").uri("/acme/chall/c1").header("x-identifier", "a.example");
+        let (decision, mut receipt) = desk.limiter.reserve_now(&request.body(()).unwrap()).unwrap();
+        assert_eq!(said(&decision), expected);
+        receipt.judge(&http::Response::builder().status(status).body(()).unwrap());
+    };
+    for (status, left) in [(200, 4), (200, 4), (403, 4), (403, 3), (200, 2), (400, 2), (403, 1), (500, 0)] {
+        validate("ana", status, &format!("ok: validations.failed {left}"));
+    }
+    validate("ana", 200, "no: validations.failed 720s");
+    validate("ben", 200, "ok: validations.failed 4");
 }
 
 /// Cases C13.
