@@ -203,12 +203,10 @@ async fn explain(State(Operated { limits, .. }): State<Operated>, uri: Uri) -> R
     if let Some((_, user)) = KEYS.iter().find(|(key, _)| asked.get("key").is_some_and(|given| given == key)) {
         request.extensions_mut().insert(*user);
     }
-    // On a thread of its own: a reference to a request with a body cannot go from thread to thread, as handlers do.
-    let runtime = tokio::runtime::Handle::current();
-    let explained = tokio::task::spawn_blocking(move || runtime.block_on(limits.limiter.explain(&request)));
-    let unavailable = |why: &dyn std::fmt::Display| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
-    let explanation = explained.await.map_err(|error| unavailable(&error))?.map_err(|error| unavailable(&error))?;
-    Ok(explanation.to_string())
+    match limits.limiter.explain(&request).await {
+        Ok(explanation) => Ok(explanation.to_string()),
+        Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))),
+    }
 }
 
 /// The gateway over the limits of a file.

@@ -119,10 +119,15 @@ impl StdError for StoreError {
     }
 }
 
+/// How many names of rules an error tells.
+const TOLD_NAMES: usize = 20;
+
 /// Why a limiter gave no decision.
 #[derive(Debug, Clone)]
 pub struct Error {
     kind: ErrorKind,
+    /// What is said in place of what its kind says.
+    says: Option<Arc<str>>,
     source: Option<StoreError>,
 }
 
@@ -134,7 +139,7 @@ pub enum ErrorKind {
     Store,
     /// The store does not answer at once, so a synchronous caller gets no answer from it.
     NotReady,
-    /// There is no rule of this name.
+    /// There is no rule of this name; the text names those there are.
     UnknownRule,
     /// A rule's charges end with the request ([in flight](crate::Limit::in_flight), or counted by outcome), and what was
     /// asked for returns nothing to end them by.
@@ -143,7 +148,20 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self { kind, source: None }
+        Self { kind, says: None, source: None }
+    }
+
+    /// There is no rule `name` among those of the names `known`.
+    pub(crate) fn unknown_rule<'a>(name: &str, known: impl ExactSizeIterator<Item = &'a str>) -> Self {
+        let others = known.len().saturating_sub(TOLD_NAMES);
+        let told: Vec<_> = known.take(TOLD_NAMES).map(|name| format!("{name:?}")).collect();
+        let known = match (told.is_empty(), others) {
+            (true, _) => "no rule is in force".into(),
+            (false, 0) => format!("there are {}", told.join(", ")),
+            (false, others) => format!("there are {} and {others} others", told.join(", ")),
+        };
+        let says = format!("there is no rule {name:?}; {known}");
+        Self { kind: ErrorKind::UnknownRule, says: Some(says.into()), source: None }
     }
 
     /// Returns what kind of error it is.
@@ -154,12 +172,15 @@ impl Error {
 
 impl From<StoreError> for Error {
     fn from(source: StoreError) -> Self {
-        Self { kind: ErrorKind::Store, source: Some(source) }
+        Self { kind: ErrorKind::Store, says: None, source: Some(source) }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(says) = &self.says {
+            return f.write_str(says);
+        }
         f.write_str(match self.kind {
             ErrorKind::Store => "the store of the rate limiter failed",
             ErrorKind::NotReady => "the store does not answer at once; use the asynchronous form",

@@ -72,7 +72,7 @@ impl<Req> RateLimitLayer<Req, Http> {
     /// # Panics
     ///
     /// Where a rule's charges depend on how a request was answered ([`Rule::give_back_when`], [`Rule::count_only_when`]): use
-    /// [`refuse_with_outcome`](Self::refuse_with_outcome).
+    /// [`refuse_with_outcome`](Self::refuse_with_outcome). A later [reload](Limiter::reload) to such rules is an error.
     ///
     /// # Examples
     ///
@@ -95,7 +95,7 @@ impl<Req> RateLimitLayer<Req, Http> {
         self,
         refuse: impl Fn(&Req, &Decision) -> Res + Send + Sync + 'static,
     ) -> RateLimitLayer<Req, RefuseWith<Req, Res>> {
-        if let Some(rule) = self.limiter.judges_outcomes() {
+        if let Some(rule) = self.limiter.reads_no_outcomes() {
             #[allow(clippy::panic, reason = "documented, at the caller's line, and its twin cannot")]
             {
                 panic!(

@@ -72,6 +72,6 @@ pub use future::ResponseFuture;
 pub use key::Key;
 pub use layer::RateLimitLayer;
 pub use limit::{Limit, ParseLimitError};
-pub use limiter::{Limiter, LimiterBuilder, ReloadCounts, Reloaded};
+pub use limiter::{Limiter, LimiterBuilder, ReloadCounts, Reloaded, RuleStats};
 pub use rule::{MissingKey, Rule};
 pub use service::RateLimit;

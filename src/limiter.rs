@@ -3,6 +3,7 @@ mod core;
 mod explain;
 mod reload;
 mod report;
+mod stats;
 mod tried;
 mod waiting;
 
@@ -11,6 +12,7 @@ pub use builder::LimiterBuilder;
 pub use explain::{ExplainedRule, Explanation};
 use reload::Shared;
 pub use reload::{ReloadCounts, Reloaded};
+pub use stats::RuleStats;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -19,7 +21,7 @@ use smallvec::SmallVec;
 use self::core::{Bound, Charged, Charges, Core};
 pub(crate) use self::waiting::Waiting;
 use crate::{
-    charge::{Ending, Take, Verdicts},
+    charge::{Take, Verdicts},
     decision::{Decision, Refusal, Ruling},
     error::{Error, ErrorKind},
     key::{Key, KeyId},
@@ -88,7 +90,7 @@ impl<Req> Limiter<Req> {
     }
 
     /// Decides whether `request` passes **now**, and charges it if it does. Where a rule would delay it, it is refused
-    /// and charged nothing.
+    /// and charged nothing. The future holds `request`: [in a handler](crate::guide::layers) give it the head alone.
     ///
     /// # Errors
     ///
@@ -201,13 +203,6 @@ impl<Req> Limiter<Req> {
         Ok((decision, rules.receipt_or_none(receipt)))
     }
 
-    /// The first rule whose charges depend on how a request is answered.
-    pub(crate) fn judges_outcomes(&self) -> Option<String> {
-        let rules = self.in_force();
-        let at = rules.core.endings.as_deref()?.iter().position(Ending::is_by_outcome)?;
-        rules.rules.get(at).map(|rule| rule.name().to_owned())
-    }
-
     #[inline]
     fn decide_now(&self, request: &Req, intent: Intent) -> Result<Decision, Error> {
         let rules = self.in_force();
@@ -226,16 +221,20 @@ impl<Req> Limiter<Req> {
         answer
     }
 
-    /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing.
+    /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing. The request is looked at when this is called,
+    /// and not held.
     ///
     /// # Errors
     ///
     /// Where the store fails.
-    pub async fn peek(&self, request: &Req) -> Result<Decision, Error> {
+    pub fn peek(&self, request: &Req) -> impl Future<Output = Result<Decision, Error>> + Send + use<Req> {
         let rules = self.generation();
         let mut decision = rules.undecided();
-        rules.judge(request, Intent::Peek, &mut decision).wait(&mut decision).await?;
-        Ok(decision)
+        let judging = rules.judge(request, Intent::Peek, &mut decision);
+        async move {
+            judging.wait(&mut decision).await?;
+            Ok(decision)
+        }
     }
 
     /// As [`peek`](Self::peek), for plain threads.
@@ -251,13 +250,10 @@ impl<Req> Limiter<Req> {
     ///
     /// # Errors
     ///
-    /// Where there is no such rule, or the store fails.
+    /// Where there is no such rule ([`ErrorKind::UnknownRule`]), or the store fails.
     pub async fn reset(&self, name: &str, key: Key<'_>) -> Result<(), Error> {
         let inner = self.generation();
-        let at = inner.rules.position(name).ok_or_else(|| Error::new(ErrorKind::UnknownRule))?;
-        let (Some(rule), Some(bound)) = (inner.rules.get(at), inner.core.bound.get(at)) else {
-            return Err(Error::new(ErrorKind::UnknownRule));
-        };
+        let (at, rule, bound) = inner.find(name)?;
         let key = if rule.is_keyed() { key.id(inner.core.store.secret()) } else { KeyId::NONE };
         let reset = async |bound: &Bound| match inner.core.store.reset(&bound.slot, key) {
             Reply::Ready(result) => result,
@@ -280,6 +276,13 @@ impl<Req> Limiter<Req> {
 }
 
 impl<Req> Generation<Req> {
+    /// The rule of a name, its number and its place; or which names there are.
+    fn find(&self, name: &str) -> Result<(usize, &Rule<Req>, &Bound), Error> {
+        let at = self.rules.position(name);
+        let found = at.and_then(|at| Some((at, self.rules.get(at)?, self.core.bound.get(at)?)));
+        found.ok_or_else(|| Error::unknown_rule(name, self.rules.iter().map(|(rule, _)| rule.name())))
+    }
+
     async fn start_in_turn(&self, request: &Req) -> Result<(Decision, Option<Box<Receipt>>), Error> {
         let mut decision = self.undecided();
         let mut receipt = self.judge_in_line(request, &mut decision).await?;

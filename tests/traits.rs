@@ -15,7 +15,8 @@ use tollgate::store::{RedisStore, RedisStoreBuilder};
 use tollgate::testing::conformance::{Clause, Conformance, Violation, Violations};
 use tollgate::{
     ConfigError, Decision, Error, ErrorKind, Key, Limit, Limiter, LimiterBuilder, MissingKey, Mode, ParseLimitError,
-    RateLimit, RateLimitLayer, ReloadCounts, Reloaded, ResponseBody, ResponseFuture, Rule, StoreError, Unsupported,
+    RateLimit, RateLimitLayer, ReloadCounts, Reloaded, ResponseBody, ResponseFuture, Rule, RuleStats, StoreError,
+    Unsupported,
     bucket::{
         Algorithm, Ask, CustomBucket, CustomState, FixedWindow, FixedWindowState, GivenBack, InFlight, InFlightState,
         LeakyBucket, Mark, Schedule, SlidingWindowCounter, SlidingWindowCounterState, SlidingWindowLog,
@@ -111,6 +112,7 @@ table! {
     Differences: Send Sync Unpin Clone Copy Debug;
     Reloaded: Send Sync Unpin Clone Debug;
     ReloadCounts: Send Sync Unpin Clone Copy Debug;
+    RuleStats: Send Sync Unpin Clone Copy Debug;
     Application: Send Sync Unpin Clone Copy Debug;
     ExplainedKey: Send Sync Unpin Clone Debug;
     ExplainedRule: Send Sync Unpin Clone Debug;

@@ -45,8 +45,8 @@ pub struct ExplainedRule {
 
 impl<Req> Limiter<Req> {
     /// Says what [`acquire`](Self::acquire) or the layer would do with `request` now, rule by rule, and why. Nothing is charged,
-    /// and nothing changes. Conditions, keys and costs are asked twice, so closures that answer otherwise the second time make
-    /// it wrong.
+    /// and nothing changes. Conditions, keys and costs are asked twice, when this is called, so closures that answer otherwise the
+    /// second time make it wrong; the request is not held.
     ///
     /// # Examples
     ///
@@ -76,11 +76,14 @@ impl<Req> Limiter<Req> {
     /// # Errors
     ///
     /// Where the store fails.
-    pub async fn explain(&self, request: &Req) -> Result<Explanation, Error> {
+    pub fn explain(&self, request: &Req) -> impl Future<Output = Result<Explanation, Error>> + Send + use<Req> {
         let rules = self.generation();
         let mut decision = rules.undecided();
-        rules.judge(request, Intent::Peek, &mut decision).wait(&mut decision).await?;
-        Ok(rules.explained(request, decision))
+        let (judging, met) = (rules.judge(request, Intent::Peek, &mut decision), rules.met(request));
+        async move {
+            judging.wait(&mut decision).await?;
+            Ok(Explanation::of(decision, met))
+        }
     }
 
     /// As [`explain`](Self::explain), for plain threads.
@@ -92,16 +95,13 @@ impl<Req> Limiter<Req> {
         let rules = self.generation();
         let mut decision = rules.undecided();
         rules.judge(request, Intent::Peek, &mut decision).now()?;
-        Ok(rules.explained(request, decision))
+        Ok(Explanation::of(decision, rules.met(request)))
     }
 }
 
 impl<Req> Generation<Req> {
-    fn explained(&self, request: &Req, decision: Decision) -> Explanation {
-        let verdict = |name: &str| {
-            let enforced = decision.rules().find(|rule| rule.rule == name).map(|rule| rule.verdict);
-            enforced.or_else(|| decision.shadows().find(|shadow| shadow.rule == name).map(|shadow| shadow.verdict))
-        };
+    /// What each rule says of a request before any count is looked at.
+    fn met(&self, request: &Req) -> Vec<ExplainedRule> {
         let mut rules: Vec<ExplainedRule> = Vec::new();
         for ((rule, _), info) in self.rules.iter().zip(self.rules.info().iter()) {
             let mut met = rule.meet(request);
@@ -109,8 +109,7 @@ impl<Req> Generation<Req> {
             if live.is_some_and(|live| live.application != Application::Applies) {
                 met.application = Application::NotBeside;
             }
-            let asked =
-                matches!(met.application, Application::Applies | Application::Blocked | Application::UnusableLimit);
+            let asked = met.application.is_asked();
             rules.push(ExplainedRule {
                 rule: rule.name().to_owned(),
                 mode: info.mode,
@@ -119,10 +118,22 @@ impl<Req> Generation<Req> {
                 application: met.application,
                 key: met.key.filter(|_| asked),
                 cost: met.cost.filter(|_| asked),
-                verdict: if asked { verdict(rule.name()) } else { None },
+                verdict: None,
             });
         }
-        Explanation { decision, rules }
+        rules
+    }
+}
+
+impl Explanation {
+    /// A decision, and what each rule said before it.
+    fn of(decision: Decision, mut rules: Vec<ExplainedRule>) -> Self {
+        for asked in rules.iter_mut().filter(|rule| rule.application.is_asked()) {
+            let enforced = decision.rules().find(|rule| rule.rule == asked.rule).map(|rule| rule.verdict);
+            let tried = || decision.shadows().find(|shadow| shadow.rule == asked.rule).map(|shadow| shadow.verdict);
+            asked.verdict = enforced.or_else(tried);
+        }
+        Self { decision, rules }
     }
 }
 

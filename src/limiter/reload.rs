@@ -22,9 +22,16 @@ pub(super) struct Shared<Req> {
     in_force: ArcSwap<Generation<Req>>,
     pub(super) clock: Arc<dyn Clock>,
     /// **Locking** only while rules are reloaded, so that one set follows the other; never on a request.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
     reloaded: Counter,
     failed: Counter,
+}
+
+/// What a set of rules has to fit, beside the store.
+#[derive(Debug, Default)]
+struct Turn {
+    /// Whether there is a layer that cannot say how a request was answered.
+    outcomes_unread: bool,
 }
 
 /// What a [reload](Limiter::reload) changed: names of rules, in the order of the set.
@@ -130,14 +137,15 @@ impl<Req> Limiter<Req> {
     ///
     /// # Errors
     ///
-    /// Where a rule of the new set cannot work, or the store cannot run it. The rules in force stay, and the failure is
+    /// Where a rule of the new set cannot work, or the store cannot run it, or a layer was made by
+    /// [`refuse_with`](crate::RateLimitLayer::refuse_with) and it counts by outcome. The rules in force stay, and the failure is
     /// [counted](Self::reloads) and logged.
     pub fn reload(&self, rules: impl IntoIterator<Item = Rule<Req>>) -> Result<Reloaded, ConfigError> {
         // The rules come from the caller's iterator, which may take its time or reload itself.
         let rules: Vec<_> = rules.into_iter().collect();
         let reloaded = {
-            let _turn = self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            self.replace(rules)
+            let turn = self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            self.replace(rules, &turn)
         };
         match &reloaded {
             Ok(reloaded) => {
@@ -161,9 +169,26 @@ impl<Req> Limiter<Req> {
         observe::reload_failed(error);
     }
 
-    fn replace(&self, rules: Vec<Rule<Req>>) -> Result<Reloaded, ConfigError> {
+    /// Says that a layer of this limiter cannot tell how a request was answered. Returns the name of a rule in force that has to
+    /// know, if there is one; otherwise none will come into force either.
+    pub(crate) fn reads_no_outcomes(&self) -> Option<String> {
+        let mut turn = self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let judged = judged_by_outcome(&self.in_force().rules).map(|(rule, _)| rule.to_owned());
+        turn.outcomes_unread |= judged.is_none();
+        judged
+    }
+
+    fn replace(&self, rules: Vec<Rule<Req>>, turn: &Turn) -> Result<Reloaded, ConfigError> {
         let before = self.generation();
         let mut rules = Rules::new(rules)?;
+        if let Some((rule, field)) = judged_by_outcome(&rules).filter(|_| turn.outcomes_unread) {
+            return Err(ConfigError::new(
+                rule,
+                field,
+                "a layer of this limiter does not say how a response is to be read, since it was made by refuse_with; make \
+                 it by refuse_with_outcome, or drop it",
+            ));
+        }
         let bound = bind(&rules, &*before.core.store, Some(&before))?;
         rules.go_on_from(&before.rules);
         let reloaded = compare(&rules, &before.rules);
@@ -211,6 +236,11 @@ fn bind<Req>(
 fn endings<Req>(rules: &Rules<Req>) -> Option<Arc<[Ending]>> {
     let endings: Arc<[_]> = rules.iter().map(|(rule, _)| rule.ending()).collect();
     (!endings.iter().all(Ending::stands)).then_some(endings)
+}
+
+/// The first rule whose charges depend on how a request is answered, and by which field.
+fn judged_by_outcome<Req>(rules: &Rules<Req>) -> Option<(&str, &'static str)> {
+    rules.iter().find_map(|(rule, _)| Some((rule.name(), rule.judges_by()?)))
 }
 
 /// The lines of rules that have one; those of the rules before, where they are as long and as patient.

@@ -121,6 +121,12 @@ impl<Req> Rule<Req> {
         self
     }
 
+    /// The field by which its charges depend on how a request is answered.
+    pub(crate) fn judges_by(&self) -> Option<&'static str> {
+        let said = self.ends.said().into_iter().take(2).find(|(_, said)| *said);
+        said.map(|(field, _)| field)
+    }
+
     /// What becomes of its charges.
     pub(crate) fn ending(&self) -> Ending {
         let Ends { give_back_when, count_only_when, give_back_unanswered: unanswered, until_head, .. } = &self.ends;

@@ -23,6 +23,13 @@ pub enum Application {
     NotBeside,
 }
 
+impl Application {
+    /// Whether its bucket has a say.
+    pub(crate) fn is_asked(self) -> bool {
+        matches!(self, Self::Applies | Self::Blocked | Self::UnusableLimit)
+    }
+}
+
 /// What a rule counts a request by. Shows nothing of the key's value unless it is [revealed](Self::reveal).
 #[derive(Clone, PartialEq, Eq)]
 pub struct ExplainedKey {

@@ -111,6 +111,10 @@ impl<Req> Rule<Req> {
         self
     }
 
+    pub(crate) fn in_mode(&self) -> Mode {
+        self.mode
+    }
+
     pub(crate) fn enforces(&self) -> bool {
         self.mode == Mode::Enforce
     }

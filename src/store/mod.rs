@@ -118,6 +118,12 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
+    /// Returns what this process holds of a rule's buckets, for [`Limiter::stats`](crate::Limiter::stats); `None` where they are
+    /// elsewhere, or nobody counts them. Unless overridden it is `None`; a store around another one asks that one.
+    fn counts_of(&self, _slot: &Slot) -> Option<MemoryCounts> {
+        None
+    }
+
     /// Tells the installed [recorder](crate::guide::observing) what the store holds, by rule, where it holds anything in this
     /// process. Called along with a decision, at most once in ten seconds a limiter, and by
     /// [`Limiter::publish_metrics`](crate::Limiter::publish_metrics). Unless overridden nothing is told; a store around

@@ -4,7 +4,7 @@ use std::{
     future::ready,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -72,7 +72,7 @@ fn the_sentences_are_numbered_and_all_of_them_are_checked() {
 }
 
 /// One way to break each sentence of the contract, in their order.
-const FAULTS: [Fault; 20] = [
+const FAULTS: [Fault; 23] = [
     Fault::AnswersBackwards,
     Fault::OneAfterTheOther,
     Fault::ChargesRefusals,
@@ -93,6 +93,9 @@ const FAULTS: [Fault; 20] = [
     Fault::ChangesItsSecret,
     Fault::ChargesProbes,
     Fault::NobodyStandsIn,
+    Fault::BeginsAfresh,
+    Fault::ForgetsOtherAlgorithms,
+    Fault::ForgetsWhenBound,
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +121,9 @@ enum Fault {
     ChangesItsSecret,
     ChargesProbes,
     NobodyStandsIn,
+    BeginsAfresh,
+    ForgetsOtherAlgorithms,
+    ForgetsWhenBound,
 }
 
 /// A memory store with one fault.
@@ -128,12 +134,20 @@ struct Broken {
     limit: Arc<OnceLock<Limit>>,
     secrets: Arc<[Secret; 2]>,
     asked: Arc<AtomicUsize>,
+    bound_anew: Arc<AtomicBool>,
 }
 
 impl Broken {
     fn new(fault: Fault) -> Self {
         let secrets = Arc::new([Secret::random(), Secret::random()]);
-        Self { fault, memory: MemoryStore::new(), limit: Arc::default(), secrets, asked: Arc::default() }
+        Self {
+            fault,
+            memory: MemoryStore::new(),
+            limit: Arc::default(),
+            secrets,
+            asked: Arc::default(),
+            bound_anew: Arc::default(),
+        }
     }
 
     fn now(&self, now: Nanos, charges: &[Charge<'_>]) -> Vec<Judged> {
@@ -193,10 +207,26 @@ impl Store for Broken {
     }
 
     fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, Unsupported> {
-        self.memory.bind(spec, before)
+        let afresh = || {
+            let number = self.asked.fetch_add(1, Ordering::Relaxed);
+            let mut renamed = spec.clone();
+            renamed.name = format!("{}.{number}", spec.name).into();
+            self.memory.bind(&renamed, None)
+        };
+        match (self.fault, before) {
+            (Fault::BeginsAfresh, Some(_)) => afresh(),
+            (Fault::ForgetsOtherAlgorithms, Some(_)) => self.memory.bind(spec, None).or_else(|_| afresh()),
+            _ => {
+                self.bound_anew.fetch_or(before.is_some(), Ordering::Relaxed);
+                self.memory.bind(spec, before)
+            }
+        }
     }
 
     fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
+        if self.fault == Fault::ForgetsWhenBound && self.bound_anew.swap(false, Ordering::Relaxed) {
+            charges.iter().for_each(|charge| drop(self.memory.reset(charge.slot, charge.key)));
+        }
         let mut owned: Vec<_> = charges.iter().map(OwnedCharge::of).collect();
         owned.iter_mut().for_each(|charge| self.misread(charge, KeyId::NONE));
         let charges: Vec<_> = owned.iter().map(OwnedCharge::borrowed).collect();

@@ -183,6 +183,42 @@ fn what_is_explained_under_published_rules_is_what_requests_get() {
     }
 }
 
+/// A request with axum's body cannot be shared between threads, so a handler may await nothing that holds a reference to it.
+#[tokio::test]
+async fn a_handler_may_await_what_would_be_decided_and_why() {
+    use axum::{Router, body::Body, extract::Request, routing::get};
+    use tower::ServiceExt;
+
+    let clock = ManualClock::at(TODAY);
+    let memory = tollgate::store::MemoryStore::new();
+    let remote = crate::support::Remote::over(&memory);
+    remote.answers_always();
+    let rule = Rule::new("user", Limit::per_minute(1), tollgate::key::header("x-user"));
+    let limiter: Limiter<Request> = Limiter::builder([rule]).store(remote).clock(clock).build().unwrap();
+    let asked = limiter.clone();
+    let handler = async move |request: Request| {
+        let explanation = asked.explain(&request).await.unwrap().to_string();
+        let passes = asked.peek(&request).await.unwrap().is_allowed();
+        drop(request);
+        format!("{passes} {}", explanation.lines().nth(1).unwrap())
+    };
+    let app = Router::new().route("/", get(handler));
+    let request = || Request::builder().header("x-user", "ana").body(Body::empty()).unwrap();
+    let said = async || {
+        let response = app.clone().oneshot(request()).await.unwrap();
+        axum::body::to_bytes(response.into_body(), 1_000).await.unwrap()
+    };
+    assert_eq!(said().await, r#"true "user": 1/min by the token bucket, key (text), cost 1: passes; 1 of 1 left"#);
+    assert!(limiter.check(&request()).await.unwrap().is_allowed());
+    assert_eq!(
+        said().await,
+        r#"false "user": 1/min by the token bucket, key (text), cost 1: refused, passes in 60s; 0 of 1 left"#
+    );
+    // And it may be kept for longer than the request.
+    let later = limiter.peek(&request());
+    assert!(!later.await.unwrap().is_allowed());
+}
+
 #[test]
 fn an_explanation_charges_nothing_and_shows_no_key_unless_asked() {
     let clock = ManualClock::at(TODAY);

@@ -20,7 +20,7 @@ use crate::{
     error::{StoreError, Unsupported},
     key::{KeyId, Secret},
     observe,
-    store::{Reply, Store},
+    store::{MemoryCounts, Reply, Store},
     time::Nanos,
 };
 
@@ -215,6 +215,10 @@ impl Store for Guarded {
 
     fn has_fallback(&self) -> bool {
         true
+    }
+
+    fn counts_of(&self, slot: &Slot) -> Option<MemoryCounts> {
+        self.inner.store.counts_of(&slot.get::<Place>()?.slot)
     }
 
     fn publish_metrics(&self) {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::MemoryCounts;
 use crate::observe::Steps;
 
 /// How many keys there are and may be.
@@ -51,6 +52,15 @@ impl Count {
 
     pub(super) fn get(&self) -> usize {
         self.now.load(Ordering::Relaxed)
+    }
+
+    /// What there is and was, as it is told.
+    pub(super) fn told(&self) -> MemoryCounts {
+        MemoryCounts {
+            tracked_keys: self.get(),
+            overflow_decisions: self.overflowed.get(),
+            evicted_keys: self.evicted.get(),
+        }
     }
 }
 

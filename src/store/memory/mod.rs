@@ -71,7 +71,7 @@ struct Inner {
     places: Mutex<Vec<Weak<Place>>>,
 }
 
-/// What a [`MemoryStore`] holds, and did since it was made.
+/// What a [`MemoryStore`] holds, and did since it was made: over all rules, or of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemoryCounts {
@@ -144,10 +144,10 @@ impl MemoryStore {
         for table in self.tables() {
             // The tables of one rule count together.
             if !rules.iter().any(|counted| counted.is_kin_of(&table)) {
-                let count = &table.buckets.kin().count;
-                counts.tracked_keys += count.get();
-                counts.overflow_decisions += count.overflowed.get();
-                counts.evicted_keys += count.evicted.get();
+                let of_rule = table.buckets.kin().count.told();
+                counts.tracked_keys += of_rule.tracked_keys;
+                counts.overflow_decisions += of_rule.overflow_decisions;
+                counts.evicted_keys += of_rule.evicted_keys;
                 rules.push(table);
             }
         }
@@ -269,6 +269,10 @@ impl Store for MemoryStore {
     /// It cannot fail.
     fn has_fallback(&self) -> bool {
         true
+    }
+
+    fn counts_of(&self, slot: &Slot) -> Option<MemoryCounts> {
+        Some(slot.get::<Place>()?.table.buckets.kin().count.told())
     }
 
     /// Of the limiters that have a rule, the one that was made last tells.

@@ -45,6 +45,12 @@ impl Place {
     }
 }
 
+/// So slow that no time matters, and such that the algorithm runs it.
+fn limit_of(algorithm: &Algorithm, permits: u64) -> Limit {
+    let limit = Limit::new(permits, Duration::from_secs(100 * 86_400));
+    if algorithm.delays() { limit.burst(permits) } else { limit }
+}
+
 /// Whether every charge that votes passed.
 pub(super) fn passed(charges: &[Charge<'_>], verdicts: &Verdicts) -> bool {
     charges.iter().zip(verdicts.iter()).all(|(charge, judged)| !charge.votes || judged.verdict.outcome.passes())
@@ -52,18 +58,29 @@ pub(super) fn passed(charges: &[Charge<'_>], verdicts: &Verdicts) -> bool {
 
 impl Bench {
     pub(super) fn limit(&self, permits: u64) -> Limit {
-        let limit = Limit::new(permits, Duration::from_secs(100 * 86_400));
-        if self.algorithm.delays() { limit.burst(permits) } else { limit }
+        limit_of(&self.algorithm, permits)
+    }
+
+    /// A rule of `permits` by `algorithm`, under a name of its own.
+    pub(super) fn spec(&self, name: &str, algorithm: &Algorithm, permits: u64) -> RuleSpec {
+        RuleSpec::new(self.full_name(name), algorithm.clone(), limit_of(algorithm, permits))
+    }
+
+    pub(super) fn full_name(&self, name: &str) -> String {
+        format!("conformance.{}.{name}", self.tag)
     }
 
     /// Binds a rule of `permits` under a name of its own.
     pub(super) fn place(&self, name: &str, permits: u64) -> Result<Place, String> {
-        let limit = self.limit(permits);
-        let spec = RuleSpec::new(format!("conformance.{}.{name}", self.tag), self.algorithm.clone(), limit);
-        let slot = self.store.bind(&spec, None).map_err(|why| format!("bind: {why}"))?;
+        self.bind(&self.spec(name, &self.algorithm, permits), None)
+    }
+
+    /// Binds a rule that replaces the one at `before`.
+    pub(super) fn bind(&self, spec: &RuleSpec, before: Option<&Place>) -> Result<Place, String> {
+        let slot = self.store.bind(spec, before.map(|before| &before.slot)).map_err(|why| format!("bind: {why}"))?;
         // A queue admits what it can hold in time, and that is what is looked at here.
-        let max_delay = if self.algorithm.delays() { Nanos::MAX } else { Nanos::ZERO };
-        Ok(Place { slot, limit, max_delay })
+        let max_delay = if spec.algorithm.delays() { Nanos::MAX } else { Nanos::ZERO };
+        Ok(Place { slot, limit: spec.limit, max_delay })
     }
 
     pub(super) fn key(&self, number: u64) -> KeyId {

@@ -19,6 +19,7 @@
 mod adjusting;
 mod bench;
 mod deciding;
+mod replacing;
 mod together;
 mod trying;
 
@@ -72,8 +73,17 @@ pub struct Violations(Vec<Violation>);
 
 type Check = for<'a> fn(&'a Bench) -> BoxFuture<'a, Result<(), String>>;
 
+/// What a store is checked with.
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::TokenBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindowLog,
+    Algorithm::SlidingWindowCounter,
+    Algorithm::LeakyBucket,
+];
+
 /// The checks, in the order of the sentences.
-const CHECKS: [Check; 20] = [
+const CHECKS: [Check; 23] = [
     |bench| Box::pin(deciding::order(bench)),
     |bench| Box::pin(deciding::all_or_nothing(bench)),
     |bench| Box::pin(deciding::refusals(bench)),
@@ -94,6 +104,9 @@ const CHECKS: [Check; 20] = [
     |bench| Box::pin(deciding::secret(bench)),
     |bench| Box::pin(deciding::probe(bench)),
     |bench| Box::pin(trying::in_place_of(bench)),
+    |bench| Box::pin(replacing::goes_on(bench)),
+    |bench| Box::pin(replacing::by_another_algorithm(bench)),
+    |bench| Box::pin(replacing::unused(bench)),
 ];
 
 /// Returns the sentences of the contract that are checked.
@@ -135,13 +148,7 @@ impl<S: Store> Conformance<S> {
     pub async fn check(&self) -> Result<(), Violations> {
         let mut violations = Vec::new();
         let mut bound = 0;
-        for algorithm in [
-            Algorithm::TokenBucket,
-            Algorithm::FixedWindow,
-            Algorithm::SlidingWindowLog,
-            Algorithm::SlidingWindowCounter,
-            Algorithm::LeakyBucket,
-        ] {
+        for algorithm in ALGORITHMS {
             if self.bench(&algorithm).await.place("bound", 6).is_err() {
                 continue;
             }

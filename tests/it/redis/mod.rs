@@ -9,6 +9,7 @@ mod faults;
 mod late;
 mod lua;
 mod proxy;
+mod reloading;
 mod server;
 mod stack;
 mod strange;

@@ -166,6 +166,23 @@ fn who_waits_for_a_turn_keeps_it_and_the_next_ones_queue_behind() {
 }
 
 #[test]
+fn who_waits_for_a_place_is_judged_by_the_rules_under_which_it_came() {
+    let places = |count| rule("jobs", Limit::in_flight(count)).queue(9, Duration::from_secs(60));
+    let limiter = limiter(&ManualClock::at(TODAY), [places(1)]);
+    let (_, first) = block_on(limiter.acquire_receipt(&1)).unwrap();
+    let mut waits = tokio_test::task::spawn(limiter.acquire_receipt(&1));
+    assert!(waits.poll().is_pending());
+    limiter.reload([places(3), rule("other", Limit::per_hour(9))]).unwrap();
+    assert!(waits.poll().is_pending(), "one at a time was in force when it came");
+    drop(first);
+    assert!(waits.is_woken());
+    let std::task::Poll::Ready(Ok((decision, _second))) = waits.poll() else { panic!("its turn has not come") };
+    assert_eq!(decision.rules().map(|rule| rule.limit).collect::<Vec<_>>(), [Limit::in_flight(1)]);
+    let (third, _third) = block_on(limiter.acquire_receipt(&1)).unwrap();
+    assert_eq!((third.is_allowed(), third.rules().count()), (true, 2));
+}
+
+#[test]
 fn a_request_ends_by_the_rules_it_began_with() {
     let (memory, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
     let remote = Remote::over(&memory);
@@ -213,6 +230,27 @@ fn every_clone_of_a_layer_and_its_services_has_the_new_rules() {
         layer.limiter().reload([]).unwrap();
         assert_eq!((status(&mut one).await, status(&mut other).await), (StatusCode::OK, StatusCode::OK));
     });
+}
+
+/// A layer that cannot tell how a request was answered would let such a charge stand for ever.
+#[test]
+fn rules_that_count_by_outcome_do_not_come_into_force_where_a_layer_cannot_judge_them() {
+    let wrong = |rule: Rule<u64>| rule.count_only_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+    let first = limiter(&ManualClock::at(TODAY), [rule("a", Limit::per_hour(5))]);
+    first.reload([wrong(rule("a", Limit::per_hour(5)))]).unwrap();
+    first.reload([rule("a", Limit::per_hour(5))]).unwrap();
+    let layer = RateLimitLayer::from(first.clone()).refuse_with(|_, _| "not now");
+    let error = first.reload([rule("b", Limit::per_hour(5)), wrong(rule("a", Limit::per_hour(9)))]).unwrap_err();
+    assert_eq!((error.rule(), error.field()), ("a", "count_only_when"));
+    assert!(error.to_string().contains("refuse_with_outcome"), "{error}");
+    let back = rule("a", Limit::per_hour(9)).give_back_when(|_| true);
+    assert_eq!(layer.limiter().reload([back]).unwrap_err().field(), "give_back_when");
+    assert_eq!((passes(&first, 1), first.reloads().failed), (5, 2));
+
+    // One that can tell takes them.
+    let other = limiter(&ManualClock::at(TODAY), [rule("a", Limit::per_hour(5))]);
+    let _layer = RateLimitLayer::from(other.clone()).refuse_with_outcome(|_, _| "not now", |_| Response::new(()));
+    other.reload([wrong(rule("a", Limit::per_hour(9)))]).unwrap();
 }
 
 #[test]

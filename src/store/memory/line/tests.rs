@@ -23,6 +23,11 @@ fn all() -> [Algorithm; 5] {
     [TokenBucket, FixedWindow, SlidingWindowLog, SlidingWindowCounter, LeakyBucket]
 }
 
+/// From each to each.
+fn pairs() -> impl Iterator<Item = (Algorithm, Algorithm)> {
+    all().into_iter().flat_map(|from| all().map(|to| (from.clone(), to)))
+}
+
 /// So slow that no time matters, and such that each algorithm runs it.
 fn slow(algorithm: &Algorithm, permits: u64) -> Limit {
     let limit = Limit::per_day(permits);
@@ -66,11 +71,6 @@ impl Held {
         Self::at(&self.store, self.store.bind(spec, Some(&self.slot)).unwrap(), spec)
     }
 
-    /// As asked by requests that may be held as long as those of `other` may.
-    fn held_as(&mut self, other: &Self) {
-        self.max_delay = other.max_delay;
-    }
-
     fn charge(&self, number: u64, cost: u64) -> Charge<'_> {
         let charge = Charge::new(&self.slot, key(&self.store, number), self.limit, cost);
         Charge { max_delay: self.max_delay, ..charge }
@@ -93,16 +93,14 @@ impl Held {
 
 #[test]
 fn what_was_used_by_one_algorithm_is_used_by_the_next() {
-    for from in all() {
-        for to in all() {
-            let store = MemoryStore::new();
-            let one = Held::new(&store, &spec("r", &from, 10));
-            assert!(one.take(NOW, 1, 6) && one.take(NOW, 2, 1));
-            let other = one.reloaded(&spec("r", &to, 10));
-            assert_eq!((other.passes(NOW, 1), other.passes(NOW, 3)), (4, 10), "{from:?} -> {to:?}");
-            assert_eq!(other.passes(NOW, 2), 9, "{from:?} -> {to:?}");
-            assert_eq!(store.tracked_keys(), 3);
-        }
+    for (from, to) in pairs() {
+        let store = MemoryStore::new();
+        let one = Held::new(&store, &spec("r", &from, 10));
+        assert!(one.take(NOW, 1, 6) && one.take(NOW, 2, 1));
+        let other = one.reloaded(&spec("r", &to, 10));
+        assert_eq!((other.passes(NOW, 1), other.passes(NOW, 3)), (4, 10), "{from:?} -> {to:?}");
+        assert_eq!(other.passes(NOW, 2), 9, "{from:?} -> {to:?}");
+        assert_eq!(store.tracked_keys(), 3);
     }
 }
 
@@ -125,52 +123,47 @@ fn what_was_used_stays_used_under_another_limit() {
 
 #[test]
 fn a_refusal_under_the_next_algorithm_is_true_to_the_wait_it_tells() {
-    for from in all() {
-        for to in all() {
-            let store = MemoryStore::new();
-            let one = Held::new(&store, &spec("r", &from, 10));
-            assert!(one.take(NOW, 1, 10));
-            let other = one.reloaded(&spec("r", &to, 10));
-            let refused = decide(&store, NOW, &other.charge(1, 2)).verdict.outcome;
-            let Outcome::Refuse(Wait::For(wait)) = refused else { panic!("{from:?} -> {to:?}: {refused:?}") };
-            let at = NOW.saturating_add(wait);
-            assert!(!other.take(at.saturating_sub(Nanos::new(1)), 1, 2), "{from:?} -> {to:?}");
-            assert!(other.take(at, 1, 2), "{from:?} -> {to:?}");
-        }
+    for (from, to) in pairs() {
+        let store = MemoryStore::new();
+        let one = Held::new(&store, &spec("r", &from, 10));
+        assert!(one.take(NOW, 1, 10));
+        let other = one.reloaded(&spec("r", &to, 10));
+        let refused = decide(&store, NOW, &other.charge(1, 2)).verdict.outcome;
+        let Outcome::Refuse(Wait::For(wait)) = refused else { panic!("{from:?} -> {to:?}: {refused:?}") };
+        let at = NOW.saturating_add(wait);
+        assert!(!other.take(at.saturating_sub(Nanos::new(1)), 1, 2), "{from:?} -> {to:?}");
+        assert!(other.take(at, 1, 2), "{from:?} -> {to:?}");
     }
 }
 
 #[test]
 fn who_only_looks_sees_what_is_used_and_moves_nothing() {
-    for from in all() {
-        for to in all() {
-            let store = MemoryStore::new();
-            let one = Held::new(&store, &spec("r", &from, 10));
-            assert!(one.take(NOW, 1, 6));
-            let other = one.reloaded(&spec("r", &to, 10));
-            assert!(!other.look(NOW, 1, 5).outcome.passes(), "{from:?} -> {to:?}");
-            // Nothing was decided by the new rule, so it has changed nothing.
-            drop(other);
-            assert_eq!(one.passes(NOW, 1), 4, "{from:?} -> {to:?}");
-        }
+    for (from, to) in pairs() {
+        let store = MemoryStore::new();
+        let one = Held::new(&store, &spec("r", &from, 10));
+        assert!(one.take(NOW, 1, 6));
+        let other = one.reloaded(&spec("r", &to, 10));
+        assert!(!other.look(NOW, 1, 5).outcome.passes(), "{from:?} -> {to:?}");
+        // Nothing was decided by the new rule, so it has changed nothing.
+        drop(other);
+        assert_eq!(one.passes(NOW, 1), 4, "{from:?} -> {to:?}");
     }
 }
 
 #[test]
 fn requests_that_began_under_the_old_rules_count_where_the_new_ones_do() {
-    for from in all() {
-        for to in all() {
-            let store = MemoryStore::new();
-            let mut old = Held::new(&store, &spec("r", &from, 10));
-            assert!(old.take(NOW, 1, 2));
-            let new = old.reloaded(&spec("r", &to, 10));
-            assert!(new.take(NOW, 1, 2) && new.take(NOW, 2, 0), "{from:?} -> {to:?}");
-            old.held_as(&new);
-            assert!(old.take(NOW, 1, 2) && old.take(NOW, 2, 5), "{from:?} -> {to:?}");
-            assert!(!old.look(NOW, 1, 5).outcome.passes(), "{from:?} -> {to:?}");
-            assert_eq!((new.passes(NOW, 1), new.passes(NOW, 2)), (4, 5), "{from:?} -> {to:?}");
-            assert_eq!((old.passes(NOW, 1), old.passes(NOW, 2)), (0, 0), "{from:?} -> {to:?}");
-        }
+    for (from, to) in pairs() {
+        let store = MemoryStore::new();
+        let mut old = Held::new(&store, &spec("r", &from, 10));
+        assert!(old.take(NOW, 1, 2));
+        let new = old.reloaded(&spec("r", &to, 10));
+        assert!(new.take(NOW, 1, 2) && new.take(NOW, 2, 0), "{from:?} -> {to:?}");
+        // Its requests may be held as long as those of the new one.
+        old.max_delay = new.max_delay;
+        assert!(old.take(NOW, 1, 2) && old.take(NOW, 2, 5), "{from:?} -> {to:?}");
+        assert!(!old.look(NOW, 1, 5).outcome.passes(), "{from:?} -> {to:?}");
+        assert_eq!((new.passes(NOW, 1), new.passes(NOW, 2)), (4, 5), "{from:?} -> {to:?}");
+        assert_eq!((old.passes(NOW, 1), old.passes(NOW, 2)), (0, 0), "{from:?} -> {to:?}");
     }
 }
 
@@ -223,42 +216,37 @@ fn a_rule_that_nobody_has_any_more_is_forgotten() {
 
 #[test]
 fn what_was_charged_before_does_not_come_back_to_another_algorithm() {
-    for from in all() {
-        for to in all().into_iter().filter(|to| *to != from) {
-            let store = MemoryStore::new();
-            let old = Held::new(&store, &spec("r", &from, 10));
-            let charge = old.charge(1, 5);
-            let judged = decide(&store, NOW, &charge);
-            let mut taken = Taken::new(old.slot.clone(), charge.key, charge.limit, 5, judged.mark.unwrap());
-            taken.stamp = judged.stamp;
-            let new = old.reloaded(&spec("r", &to, 10));
-            assert!(new.take(NOW, 1, 5));
-            store.adjust(NOW, &mut taken, 0);
-            assert_eq!((new.passes(NOW, 1), taken.cost), (0, 0), "{from:?} -> {to:?}");
-            // What is charged in addition counts, by whichever algorithm.
-            let mut more =
-                Taken::new(old.slot.clone(), key(&store, 2), charge.limit, 0, crate::bucket::Mark::default());
-            store.adjust(NOW, &mut more, 7);
-            assert_eq!(new.passes(NOW, 2), 3, "{from:?} -> {to:?}");
-        }
+    for (from, to) in pairs().filter(|(from, to)| from != to) {
+        let store = MemoryStore::new();
+        let old = Held::new(&store, &spec("r", &from, 10));
+        let charge = old.charge(1, 5);
+        let judged = decide(&store, NOW, &charge);
+        let mut taken = Taken::new(old.slot.clone(), charge.key, charge.limit, 5, judged.mark.unwrap());
+        taken.stamp = judged.stamp;
+        let new = old.reloaded(&spec("r", &to, 10));
+        assert!(new.take(NOW, 1, 5));
+        store.adjust(NOW, &mut taken, 0);
+        assert_eq!((new.passes(NOW, 1), taken.cost), (0, 0), "{from:?} -> {to:?}");
+        // What is charged in addition counts, by whichever algorithm.
+        let mut more = Taken::new(old.slot.clone(), key(&store, 2), charge.limit, 0, crate::bucket::Mark::default());
+        store.adjust(NOW, &mut more, 7);
+        assert_eq!(new.passes(NOW, 2), 3, "{from:?} -> {to:?}");
     }
 }
 
 #[test]
 fn what_was_charged_under_the_next_algorithm_comes_back_whoever_charged_it() {
-    for from in all() {
-        for to in all().into_iter().filter(|to| *to != from) {
-            let store = MemoryStore::new();
-            let old = Held::new(&store, &spec("r", &from, 10));
-            let new = old.reloaded(&spec("r", &to, 10));
-            assert!(new.take(NOW, 2, 1));
-            let charge = old.charge(1, 5);
-            let judged = decide(&store, NOW, &charge);
-            let mut taken = Taken::new(old.slot.clone(), charge.key, charge.limit, 5, judged.mark.unwrap());
-            taken.stamp = judged.stamp;
-            store.adjust(NOW, &mut taken, 0);
-            assert_eq!(new.passes(NOW, 1), 10, "{from:?} -> {to:?}");
-        }
+    for (from, to) in pairs().filter(|(from, to)| from != to) {
+        let store = MemoryStore::new();
+        let old = Held::new(&store, &spec("r", &from, 10));
+        let new = old.reloaded(&spec("r", &to, 10));
+        assert!(new.take(NOW, 2, 1));
+        let charge = old.charge(1, 5);
+        let judged = decide(&store, NOW, &charge);
+        let mut taken = Taken::new(old.slot.clone(), charge.key, charge.limit, 5, judged.mark.unwrap());
+        taken.stamp = judged.stamp;
+        store.adjust(NOW, &mut taken, 0);
+        assert_eq!(new.passes(NOW, 1), 10, "{from:?} -> {to:?}");
     }
 }
 
@@ -282,31 +270,29 @@ fn a_reset_forgets_what_was_used_by_any_algorithm() {
 
 #[test]
 fn tables_of_algorithms_before_go_when_their_keys_have() {
-    for from in all() {
-        for to in all().into_iter().filter(|to| *to != from) {
-            let store = MemoryStore::builder().max_keys(10_000).build();
-            let per_second = |algorithm: &Algorithm| {
-                let limit = Limit::per_second(10);
-                RuleSpec::new("r", algorithm.clone(), if algorithm.delays() { limit.burst(10) } else { limit })
-            };
-            let old = Held::new(&store, &per_second(&from));
-            for number in 0..1_000 {
-                assert!(old.take(NOW, number, 1));
-            }
-            let new = old.reloaded(&per_second(&to));
-            let table = Arc::clone(&new.slot.get::<Place>().unwrap().table);
-            drop(old);
-            let later = NOW.saturating_add(Nanos::from_secs(10));
-            assert!(new.take(later, 5_000, 1));
-            assert!(table.line().has_before());
-            for number in 5_000..7_000 {
-                assert!(new.take(later, number, 1));
-            }
-            assert!(!table.line().has_before(), "{from:?} -> {to:?}");
-            assert_eq!(store.tracked_keys(), 2_000);
-            // A thread that comes late finds its bucket as it was when it went.
-            assert!(new.take(later.saturating_sub(Nanos::new(1)), 1, 10));
+    for (from, to) in pairs().filter(|(from, to)| from != to) {
+        let store = MemoryStore::builder().max_keys(10_000).build();
+        let per_second = |algorithm: &Algorithm| {
+            let limit = Limit::per_second(10);
+            RuleSpec::new("r", algorithm.clone(), if algorithm.delays() { limit.burst(10) } else { limit })
+        };
+        let old = Held::new(&store, &per_second(&from));
+        for number in 0..1_000 {
+            assert!(old.take(NOW, number, 1));
         }
+        let new = old.reloaded(&per_second(&to));
+        let table = Arc::clone(&new.slot.get::<Place>().unwrap().table);
+        drop(old);
+        let later = NOW.saturating_add(Nanos::from_secs(10));
+        assert!(new.take(later, 5_000, 1));
+        assert!(table.line().has_before());
+        for number in 5_000..7_000 {
+            assert!(new.take(later, number, 1));
+        }
+        assert!(!table.line().has_before(), "{from:?} -> {to:?}");
+        assert_eq!(store.tracked_keys(), 2_000);
+        // A thread that comes late finds its bucket as it was when it went.
+        assert!(new.take(later.saturating_sub(Nanos::new(1)), 1, 10));
     }
 }
 
@@ -368,7 +354,7 @@ fn keys_without_a_place_keep_what_they_shared() {
 #[test]
 fn threads_by_the_old_and_the_new_rules_pass_the_limit_exactly() {
     const KEYS: u64 = 16;
-    for (from, to) in all().into_iter().flat_map(|from| all().map(|to| (from.clone(), to))) {
+    for (from, to) in pairs() {
         let (store, permits) = (MemoryStore::new(), 20);
         let old = Held::new(&store, &spec("r", &from, permits));
         let second = Held::new(&store, &spec("second", &from, KEYS * permits));
@@ -397,18 +383,16 @@ fn threads_by_the_old_and_the_new_rules_pass_the_limit_exactly() {
 
 #[test]
 fn a_clock_that_was_set_back_between_two_algorithms_mints_nothing() {
-    for from in all() {
-        for to in all() {
-            let store = MemoryStore::new();
-            let old = Held::new(&store, &spec("r", &from, 10));
-            assert!(old.take(NOW, 1, 10));
-            let new = old.reloaded(&spec("r", &to, 10));
-            let before = NOW.saturating_sub(Nanos::from_secs(3_600));
-            assert!(!new.take(before, 1, 1), "{from:?} -> {to:?}");
-            let late = NOW.saturating_sub(Nanos::new(SECOND.get() / 2));
-            let old = Held::new(&store, &spec("late", &from, 10));
-            assert!(old.take(NOW, 1, 10));
-            assert!(!old.reloaded(&spec("late", &to, 10)).take(late, 1, 1), "{from:?} -> {to:?}");
-        }
+    for (from, to) in pairs() {
+        let store = MemoryStore::new();
+        let old = Held::new(&store, &spec("r", &from, 10));
+        assert!(old.take(NOW, 1, 10));
+        let new = old.reloaded(&spec("r", &to, 10));
+        let before = NOW.saturating_sub(Nanos::from_secs(3_600));
+        assert!(!new.take(before, 1, 1), "{from:?} -> {to:?}");
+        let late = NOW.saturating_sub(Nanos::new(SECOND.get() / 2));
+        let old = Held::new(&store, &spec("late", &from, 10));
+        assert!(old.take(NOW, 1, 10));
+        assert!(!old.reloaded(&spec("late", &to, 10)).take(late, 1, 1), "{from:?} -> {to:?}");
     }
 }
