@@ -9,6 +9,7 @@
 --     cost, left        permits that come back, and that still stand
 --     at, fraction      its mark: a time, and units after it
 --     life              the life it was charged in
+-- Of places `cost` is what a holder had so far and `left` what it has now; the same where it is to have them for longer.
 -- Reply: the mark and the life of what was charged in addition; zeros where nothing was.
 local args = ARGV[1]
 local now, fresh_life, longer, alg, a, b, c, more, waits, parts, at = unpack('<dddddddddd', args)
@@ -17,6 +18,26 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 local key = KEYS[1]
+
+if alg == PLACES then
+  with_places()
+  local time = call('TIME') -- by which they lapse, whatever the time to judge at
+  local server = time[1] * 1000000 + time[2]
+  local sum, lapsed = look_held(key, server)
+  if #lapsed > 0 then save_held(key, sum, lapsed, server) end
+  for _ = 1, parts do
+    local cost, left, life, _
+    cost, left, _, _, life, at = unpack('<ddddd', args, at)
+    if cost == left then
+      sum = sum + hold(key, life, cost, server, a)
+    elseif call('ZREM', key, holder(life, cost)) == 1 then
+      sum = sum - cost
+      if left > 0 then sum = sum + hold(key, life, left, server, a) end
+    end
+  end
+  save_held(key, sum, {}, server)
+  return pack('<ddd', 0, 0, 0)
+end
 
 if alg == LOG then
   with_logs()

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     bucket::{
-        Ask, Bucket, FixedWindow, FixedWindowState, LeakyBucket, Mark, Schedule, SlidingWindowCounter,
-        SlidingWindowCounterState, TokenBucket,
+        Ask, Bucket, FixedWindow, FixedWindowState, InFlight, InFlightState, LeakyBucket, Mark, Schedule,
+        SlidingWindowCounter, SlidingWindowCounterState, TokenBucket,
     },
     charge::{Judged, Verdicts},
     decision::{Outcome, Verdict, Wait},
@@ -104,6 +104,7 @@ fn judged(reply: &mut Reader<'_>, asked: &Asked, now: Nanos) -> Result<Judged, S
             let state = SlidingWindowCounterState::new(judged_at, whole(y), used);
             told(SlidingWindowCounter, state, asked, judged_at, taken)
         }
+        Kind::InFlight => told(InFlight, InFlightState::new(used), asked, judged_at, taken),
         Kind::SlidingWindowLog => {
             let (oldest, newest) = (reply.next()?, reply.next()?);
             told_of_log(asked, judged_at, taken, &Log { passes, live: used, leaves: y, oldest, newest })

@@ -71,7 +71,7 @@ for request = 1, count do
     local key, which = byte(args, from + i * 2 - 2, from + i * 2 - 1)
     which = which * 6
     local cost, a, b, c = kind[which - 3], kind[which - 2], kind[which - 1], kind[which]
-    usual = kind[which - 5] == 20 and cost > 0
+    usual = kind[which - 5] == 40 and cost > 0
     local life, x, y, value = lives + request, 0, 0, values[key]
     if value == false then value = redis.pcall('GET', keys[key]) end -- false of a key of another kind too
     if value then

@@ -1,11 +1,20 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    ops::RangeInclusive,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::runtime::Handle;
 
 use super::{
-    Inner, Lives, RedisStore, Settings, alarm::Alarm, connection::Link, giving_back::GivingBack, names, source::Source,
+    Inner, Lives, RedisStore, Settings, alarm::Alarm, connection::Link, giving_back::GivingBack, held::Held, names,
+    source::Source,
 };
 use crate::{error::StoreError, key::Secret, time::Nanos};
+
+/// After how long places may expire.
+const PLACES_EXPIRE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
 
 /// Builds a [`RedisStore`].
 #[must_use]
@@ -17,6 +26,7 @@ pub struct RedisStoreBuilder {
     deadline: Duration,
     connect_timeout: Duration,
     longer: Option<Duration>,
+    places_expire_after: Duration,
 }
 
 impl RedisStoreBuilder {
@@ -29,6 +39,7 @@ impl RedisStoreBuilder {
             deadline: Duration::from_millis(25),
             connect_timeout: Duration::from_millis(250),
             longer: None,
+            places_expire_after: Duration::from_secs(10),
         }
     }
 
@@ -87,8 +98,20 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets how long a place [in flight](crate::Limit::in_flight) stays held when nothing more is heard of the process that
+    /// holds it; 10 s unless set, from 100 ms to an hour. A process renews its places at a third of that.
+    ///
+    /// Shorter frees the places of a crashed process sooner. Longer outlasts longer outages of the connection: places that
+    /// were free meanwhile are taken again by their holders when it is back, even where others have them by then.
+    pub fn places_expire_after(mut self, expiry: Duration) -> Self {
+        self.places_expire_after = expiry;
+        self
+    }
+
     /// Goes by the limiter's clock, in whole microseconds, instead of the server's. **For tests**: processes whose clocks
     /// differ would turn each other's buckets back.
+    ///
+    /// Places in flight expire by the server's clock all the same.
     ///
     /// The server still drops keys by its own clock, which does not stop when a
     /// [`ManualClock`](crate::time::ManualClock) does; so keys live `longer` than they have to.
@@ -101,7 +124,7 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Where the URL or the deployment's name is none, a time is zero, or this is not called in a tokio runtime: the
+    /// Where the URL or the deployment's name is none, a time is zero or out of its range, or this is not called in a tokio runtime: the
     /// store's tasks run there.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         if !names::is_deployment(&self.deployment) {
@@ -113,18 +136,30 @@ impl RedisStoreBuilder {
         if self.deadline.is_zero() || self.connect_timeout.is_zero() {
             return Err(StoreError::new("a deadline of 0 leaves no time for an answer; use a few milliseconds"));
         }
+        if !PLACES_EXPIRE.contains(&self.places_expire_after) {
+            return Err(StoreError::new(format!(
+                "places that expire after {:?} are given up too soon, or never; use 100 ms to an hour",
+                self.places_expire_after
+            )));
+        }
         let runtime = Handle::try_current()
             .map_err(|error| StoreError::caused_by("the store's tasks need a tokio runtime; build it in one", error))?;
         let client = self.client?;
         #[cfg(feature = "redis-rustls")]
         super::tls::have_a_provider(&client);
-        let settings = Settings { deadline: self.deadline, longer: self.longer, lives: Arc::new(Lives::random()) };
+        let settings = Settings {
+            deadline: self.deadline,
+            longer: self.longer,
+            places_expire_after: self.places_expire_after,
+            lives: Arc::new(Lives::random()),
+        };
         let source = Source::new(&client, settings.clone(), self.connect_timeout)
             .map_err(|error| StoreError::caused_by("this is no address of a Redis server", error))?;
         let link = Arc::new(Link::new());
+        let held = Arc::new(Held::default());
         let (giving_back, changes) = GivingBack::new();
         // Ends by itself when the store is gone and all is given back.
-        runtime.spawn(changes.run(Arc::clone(&link), settings.clone()));
+        runtime.spawn(changes.run(Arc::clone(&link), settings.clone(), Arc::clone(&held)));
         let healer = runtime.spawn(source.heal(Arc::clone(&link))).abort_handle();
         let alarm = Alarm::new(self.deadline);
         let watch = runtime.spawn(Arc::clone(&alarm).run()).abort_handle();
@@ -136,6 +171,8 @@ impl RedisStoreBuilder {
             settings,
             link,
             giving_back,
+            held,
+            renewing: OnceLock::new(),
             runtime,
             alarm,
             healer,

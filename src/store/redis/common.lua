@@ -11,9 +11,13 @@
 --         windows and log: length of the window; permits in it
 --   c     token and leaky bucket: units of a full bucket; windows: the most that is counted; log: entries written
 -- and for the log as many pairs of doubles: the time of an entry, and the sum of all charges up to it.
+--
+-- Places are a sorted set instead. Its members are the holders, as `life:cost`, and their scores the server's time at which
+-- they lapse; and `all`, whose score is the sum of all costs, negative. A limit's `a` is after how long a holder lapses, `b`
+-- how many places there are, and c nothing.
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
-local BUCKET, FIXED, COUNTER, LOG = 0, 1, 2, 3
+local BUCKET, FIXED, COUNTER, LOG, PLACES = 0, 1, 2, 3, 4
 local STATE, HEAD, ENTRY = '<ddddddd', 56, 16
 local MOST = 4503599627370496 -- 2^52: two of these are still exact
 local STEPPED = 1000000 -- a time this much before `seen` is a clock set back; anything less is a thread that came late
@@ -239,5 +243,39 @@ local function with_logs()
     if log.push then call('SETRANGE', log.key, HEAD + log.push_at * ENTRY, pack('<dd', log.push[1], log.push[2])) end
     call('SETRANGE', log.key, 0, pack(STATE, log.life, log.seen, log.gone, log.head, log.a, log.b, log.len))
     call('PEXPIRE', log.key, ttl)
+  end
+end
+
+-- What only places need.
+local holder, look_held, hold, save_held
+local function with_places()
+  function holder(life, cost)
+    return string.format('%.0f:%.0f', life, cost)
+  end
+
+  -- How many places at `key` are held, and those who held some and have lapsed.
+  function look_held(key, server)
+    local sum, lapsed = -(call('ZSCORE', key, 'all') or 0), call('ZRANGEBYSCORE', key, '(0', server)
+    for i = 1, #lapsed do
+      sum = sum - string.match(lapsed[i], ':(.*)')
+    end
+    return sum, lapsed
+  end
+
+  -- Lets a holder have its places for as long as the limit says from now; returns how many it did not have before.
+  function hold(key, life, cost, server, a)
+    return call('ZADD', key, server + a, holder(life, cost)) * cost
+  end
+
+  -- Writes that `sum` places are held, and nothing any more of those who have lapsed.
+  function save_held(key, sum, lapsed, server)
+    if #lapsed > 0 then call('ZREMRANGEBYSCORE', key, '(0', server) end
+    call('ZADD', key, -sum, 'all')
+    local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
+    if last[1] == 'all' then
+      call('DEL', key)
+    else
+      call('PEXPIRE', key, max(ceil((last[2] - server) / 1000), 1))
+    end
   end
 end

@@ -15,7 +15,7 @@ local function decide(keys, args, server)
   for i = 1, n do
     local how, room, cost, a, b, c
     how, room, cost, a, b, c, at = unpack('<dddddd', args, at)
-    local alg, take, votes, in_place_of = how % 4, floor(how / 4) % 4, floor(how / 16) % 2 == 1, floor(how / 32)
+    local alg, take, votes, in_place_of = how % 8, floor(how / 8) % 4, floor(how / 32) % 2 == 1, floor(how / 64)
     local life, judged, x, y, changed, pass = fresh_life, now, 0, 0, false, false
     if alg == LOG then
       if not bring_log then with_logs() end
@@ -29,6 +29,10 @@ local function decide(keys, args, server)
         place = first(log, place, function(_, sum) return sum - before >= missing end)
         if place < log.len then y = entry(log, place) end
       end
+    elseif alg == PLACES then
+      if not look_held then with_places() end
+      x, changed = look_held(keys[i], server)
+      pass = x <= room
     else
       local state = call('GET', keys[i])
       if state then
@@ -52,7 +56,7 @@ local function decide(keys, args, server)
       end
     end
     if not pass and votes then against = against == 0 and i or -1 end
-    if n == 1 and alg ~= LOG then
+    if n == 1 and alg < LOG then
       -- One rule needs no list.
       local taken = cost > 0 and (take == 2 or (take == 1 and pass))
       local told_x = x
@@ -94,6 +98,10 @@ local function decide(keys, args, server)
       elseif changed and take > 0 then
         save_log(log, log.newest, now, longer)
       end
+    elseif alg == PLACES then
+      local lapsed = changed
+      if taken then x = x + hold(keys[i], life, cost, server, a) end
+      if taken or (take > 0 and #lapsed > 0) then save_held(keys[i], x, lapsed, server) end
     elseif taken or (changed and take > 0) then
       local ttl
       if alg == BUCKET and taken and x + cost <= MOST and y + cost <= MOST then

@@ -16,7 +16,8 @@ use super::{
     Settings,
     answer::read_added,
     connection::{Link, Live, bytes},
-    numbers::Numbers,
+    held::Held,
+    numbers::{Kind, Numbers},
     script::{ADJUST, Adjustment, Part, by_text, call},
 };
 use crate::{
@@ -33,6 +34,8 @@ const WAITING: usize = 16_384;
 const AT_ONCE: usize = 64;
 /// How many charges that were made when others were settled are remembered, so that they may be given back.
 const REMEMBERED: usize = 4_096;
+/// How many places of one key are renewed by one call: the server does nothing else meanwhile.
+const RENEWED_AT_ONCE: usize = 256;
 /// A stopped server may run what it was sent when it goes on, so it is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -71,6 +74,12 @@ impl Change {
         Self { name, numbers, now, delays, what: What::Back(parts) }
     }
 
+    /// Nothing but more time for the places in `parts`.
+    fn renewal(name: Vec<u8>, numbers: Numbers, parts: &[Part]) -> Self {
+        let parts = parts.iter().copied().map(Back::Known).collect();
+        Self::parts(name, numbers, Nanos::ZERO, false, parts)
+    }
+
     pub(super) fn more(name: Vec<u8>, numbers: Numbers, now: Nanos, cost: u64, number: u64) -> Self {
         Self { name, numbers, now, delays: false, what: What::More { number, cost } }
     }
@@ -79,6 +88,8 @@ impl Change {
 enum Message {
     Change(Change),
     Done(oneshot::Sender<()>),
+    /// All places that are held by then are to be renewed.
+    Renew(oneshot::Sender<()>),
 }
 
 /// The near end of the queue.
@@ -110,6 +121,22 @@ impl GivingBack {
         is_done.await.map_err(|_| gone())
     }
 
+    /// Has all places that are held renewed again and again: after each `pause`, or when there is a connection again.
+    ///
+    /// By the task that gives back, so that no renewal overtakes what frees a place.
+    pub(super) fn renewing(&self, pause: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let queue = self.queue.clone();
+        async move {
+            loop {
+                tokio::time::sleep(pause).await;
+                let (done, is_done) = oneshot::channel();
+                if queue.send(Message::Renew(done)).await.is_err() || is_done.await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
     /// A mark for what will be charged in addition, until the server has told the real one.
     pub(super) fn pending_mark(&self) -> (u64, Mark) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -129,6 +156,7 @@ pub(super) struct Changes(mpsc::Receiver<Message>);
 struct Sending {
     link: Arc<Link>,
     settings: Settings,
+    held: Arc<Held>,
     /// Charges that were made when others were settled: their numbers, marks and lives. The oldest are forgotten.
     added: VecDeque<(u64, Mark, u64)>,
     lost: Once,
@@ -136,8 +164,8 @@ struct Sending {
 
 impl Changes {
     /// Sends changes in their order until nobody can append any more.
-    pub(super) async fn run(mut self, link: Arc<Link>, settings: Settings) {
-        let mut sending = Sending { link, settings, added: VecDeque::new(), lost: Once::default() };
+    pub(super) async fn run(mut self, link: Arc<Link>, settings: Settings, held: Arc<Held>) {
+        let mut sending = Sending { link, settings, held, added: VecDeque::new(), lost: Once::default() };
         let mut messages = Vec::with_capacity(AT_ONCE);
         while self.0.recv_many(&mut messages, AT_ONCE).await > 0 {
             let mut batch = Vec::new();
@@ -152,6 +180,11 @@ impl Changes {
                     }
                     Message::Done(done) => {
                         sending.send(std::mem::take(&mut batch)).await;
+                        let _ = done.send(());
+                    }
+                    Message::Renew(done) => {
+                        sending.send(std::mem::take(&mut batch)).await;
+                        sending.renew().await;
                         let _ = done.send(());
                     }
                 }
@@ -180,7 +213,22 @@ impl Sending {
         }
     }
 
-    /// Returns what certainly did not run.
+    /// Renews all places that are held. What does not get through has another chance soon.
+    async fn renew(&mut self) {
+        let live = self.link.wait_for_live().await;
+        let mut renewals = self.held.all().into_iter().flat_map(|(name, numbers, parts)| {
+            let call = |parts: &[Part]| Change::renewal(name.clone(), numbers, parts);
+            parts.chunks(RENEWED_AT_ONCE).map(call).collect::<Vec<_>>()
+        });
+        loop {
+            let batch: Vec<_> = renewals.by_ref().take(AT_ONCE).collect();
+            if batch.is_empty() || !self.send_over(&live, batch).await.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Returns what has to be sent again.
     async fn send_over(&mut self, live: &Live, batch: Vec<Change>) -> Vec<Change> {
         let mut pipeline = ::redis::pipe();
         let calls: Vec<_> = batch.iter().map(|change| self.call(change)).collect();
@@ -189,9 +237,14 @@ impl Sending {
         }
         let sent = tokio::time::timeout(PATIENCE, live.send_all(&self.link, &pipeline)).await;
         let Ok(Ok(replies)) = sent else {
-            // It may have run, so it is not sent again.
-            observe::not_given_back(&self.lost);
-            return Vec::new();
+            // It may have run, so it is not sent again. Who has which places can be said twice, over another connection.
+            let is_up = self.link.live().is_ok_and(|up| std::ptr::eq(&*up, live));
+            let is_repeated = |change: &Change| !is_up && change.numbers.kind == Kind::InFlight;
+            let (again, lost): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_repeated);
+            if !lost.is_empty() {
+                observe::not_given_back(&self.lost);
+            }
+            return again;
         };
         let mut again = Vec::new();
         for ((change, call), reply) in batch.into_iter().zip(calls).zip(replies) {

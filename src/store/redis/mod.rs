@@ -4,7 +4,7 @@ use std::{
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -30,6 +30,7 @@ mod batch;
 mod builder;
 mod connection;
 mod giving_back;
+mod held;
 mod names;
 mod numbers;
 mod probe;
@@ -45,6 +46,7 @@ use alarm::Alarm;
 pub use builder::RedisStoreBuilder;
 use connection::Link;
 use giving_back::{Back, Change, GivingBack};
+use held::Held;
 use numbers::{Kind, Numbers};
 use question::{Asked, Deciding, Question};
 use script::{Doubles, Part};
@@ -62,6 +64,9 @@ use script::{Doubles, Part};
 /// when rules are bound: rates of large numbers without common factors over long periods, windows of no whole number of
 /// microseconds, and buckets of one's own. From [`limit_for`](crate::Rule::limit_for) such a limit refuses as one that can
 /// never pass.
+///
+/// **Places in flight** are held by the process that took them, which renews them in the background; those of a process that
+/// ended are free after [a while](RedisStoreBuilder::places_expire_after).
 ///
 /// **Giving back never waits** either: it is queued, and done a moment later. [`flush`](Self::flush) waits for it.
 ///
@@ -100,6 +105,9 @@ struct Inner {
     settings: Settings,
     link: Arc<Link>,
     giving_back: GivingBack,
+    held: Arc<Held>,
+    /// Renews what is held, from the first rule on that holds places.
+    renewing: OnceLock<AbortHandle>,
     runtime: Handle,
     alarm: Arc<Alarm>,
     healer: AbortHandle,
@@ -110,6 +118,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.healer.abort();
         self.watch.abort();
+        if let Some(renewing) = self.renewing.get() {
+            renewing.abort();
+        }
     }
 }
 
@@ -119,6 +130,7 @@ struct Settings {
     deadline: Duration,
     /// Where the time is the limiter's: how much longer keys live than they have to.
     longer: Option<Duration>,
+    places_expire_after: Duration,
     lives: Arc<Lives>,
 }
 
@@ -156,7 +168,7 @@ impl Place {
         if *limit == self.limit {
             return Some(self.numbers);
         }
-        Numbers::new(self.numbers.kind, limit).ok()
+        Numbers::new(self.numbers.kind, limit).ok().map(|numbers| numbers.lapsing_in(self.numbers.a))
     }
 
     /// What is asked for `charge`; where its limit cannot be counted by, what can never pass.
@@ -243,19 +255,20 @@ impl Store for RedisStore {
     }
 
     fn bind(&self, spec: &RuleSpec, _before: Option<&Slot>) -> Result<Slot, Unsupported> {
-        if spec.algorithm.holds_places() {
-            return Err(Unsupported::new(
-                "places of requests in flight are counted in one process, and this store is for many; give the rule a \
-                 limiter of its own with a memory store",
-            ));
-        }
         let Some(kind) = Kind::of(&spec.algorithm) else {
             return Err(Unsupported::new(
                 "a bucket of one's own runs in this process, and this store's buckets run on the Redis server; use one of \
                  the algorithms there are, or the memory store for this rule",
             ));
         };
-        let numbers = Numbers::new(kind, &spec.limit).map_err(Unsupported::new)?;
+        let expiry = self.inner.settings.places_expire_after;
+        let numbers = Numbers::new(kind, &spec.limit)
+            .map_err(Unsupported::new)?
+            .lapsing_in(u64::try_from(expiry.as_micros()).unwrap_or(u64::MAX));
+        if kind == Kind::InFlight {
+            let renewing = || self.inner.runtime.spawn(self.inner.giving_back.renewing(expiry / 3)).abort_handle();
+            self.inner.renewing.get_or_init(renewing);
+        }
         // A rule that was renamed stays where other processes and the next ones look for it.
         let name = spec.was.as_ref().unwrap_or(&spec.name);
         let mut places = self.inner.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -300,6 +313,16 @@ impl Store for RedisStore {
         let Some(place) = slot.get::<Place>() else { return };
         // What was charged by a limit that cannot be counted by was nothing, and may be settled to more.
         let numbers = place.numbers(&taken.limit).unwrap_or(place.numbers);
+        if numbers.kind == Kind::InFlight {
+            let name = self.inner.name(place, taken.key);
+            let (cost, left) = (numbers.amount(standing), numbers.amount(cost));
+            let part = Part { cost, left, mark: taken.mark, life: taken.stamp };
+            if let Some(part) = self.inner.held.change(&name, numbers, part) {
+                let parts = vec![Back::Known(part)];
+                self.inner.giving_back.send(Change::parts(name, numbers, now, false, parts));
+            }
+            return;
+        }
         let Some(mut back) = standing.checked_sub(cost).filter(|back| *back > 0) else {
             if cost > standing {
                 let (number, mark) = self.inner.giving_back.pending_mark();
@@ -330,6 +353,10 @@ impl Store for RedisStore {
         let Some(place) = slot.get::<Place>() else {
             return Reply::Ready(Err(foreign_slot()));
         };
+        if place.numbers.kind == Kind::InFlight {
+            // What runs stays counted.
+            return Reply::Ready(Ok(()));
+        }
         let live = match self.inner.link.live() {
             Ok(live) => live,
             Err(error) => return Reply::Ready(Err(error)),

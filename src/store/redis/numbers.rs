@@ -16,6 +16,7 @@ pub(super) enum Kind {
     FixedWindow,
     SlidingWindowCounter,
     SlidingWindowLog,
+    InFlight,
 }
 
 impl Kind {
@@ -26,6 +27,7 @@ impl Kind {
             Algorithm::FixedWindow => Some(Self::FixedWindow),
             Algorithm::SlidingWindowCounter => Some(Self::SlidingWindowCounter),
             Algorithm::SlidingWindowLog => Some(Self::SlidingWindowLog),
+            Algorithm::InFlight => Some(Self::InFlight),
             _ => None,
         }
     }
@@ -41,6 +43,7 @@ impl Kind {
             Self::FixedWindow => 1,
             Self::SlidingWindowCounter => 2,
             Self::SlidingWindowLog => 3,
+            Self::InFlight => 4,
         }
     }
 
@@ -52,6 +55,7 @@ impl Kind {
             Self::FixedWindow => 'f',
             Self::SlidingWindowCounter => 'c',
             Self::SlidingWindowLog => 'l',
+            Self::InFlight => 'p',
         }
     }
 }
@@ -60,9 +64,9 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub(super) kind: Kind,
-    /// Units of a permit, or the window's length in microseconds.
+    /// Units of a permit, or the window's length in microseconds, or in how many a place lapses.
     pub(super) a: u64,
-    /// Units that a microsecond drains, or the window's permits.
+    /// Units that a microsecond drains, or the window's permits, or places.
     pub(super) b: u64,
     /// Units of a full bucket, the most a window counts, or nothing.
     pub(super) c: u64,
@@ -73,6 +77,7 @@ impl Numbers {
     pub(super) fn new(kind: Kind, limit: &Limit) -> Result<Self, String> {
         match kind {
             Kind::TokenBucket | Kind::LeakyBucket => Self::bucket(kind, limit),
+            Kind::InFlight => Self::places(limit),
             _ => Self::window(kind, limit),
         }
     }
@@ -130,6 +135,19 @@ impl Numbers {
         let c = if kind == Kind::SlidingWindowCounter { MOST / a.max(1) } else { MOST };
         let c = if kind == Kind::SlidingWindowLog { 0 } else { c };
         Ok(Self { kind, a, b, c })
+    }
+
+    fn places(limit: &Limit) -> Result<Self, String> {
+        let b = limit.permits();
+        if b > MOST_CAPACITY {
+            return Err(format!("{b} places are more than Redis counts exactly, {MOST_CAPACITY}; lower the limit"));
+        }
+        Ok(Self { kind: Kind::InFlight, a: 0, b, c: 0 })
+    }
+
+    /// Sets in how many microseconds a place lapses, where it is about places.
+    pub(super) fn lapsing_in(self, micros: u64) -> Self {
+        if self.kind == Kind::InFlight { Self { a: micros, ..self } } else { self }
     }
 
     /// What `permits` permits are in the state's own numbers, at most what is as good as endless.

@@ -72,6 +72,15 @@ impl Question {
         Ok(answer)
     }
 
+    /// Notes the places that were taken: from now on this process holds them.
+    fn hold(&self, inner: &Inner, verdicts: &Verdicts) {
+        for ((name, asked), judged) in self.names().zip(&self.asked).zip(verdicts.iter()) {
+            if asked.numbers.kind == Kind::InFlight && judged.mark.is_some() {
+                inner.held.take(name, asked.numbers, judged.stamp, asked.numbers.amount(asked.ask.cost));
+            }
+        }
+    }
+
     /// Gives back what an answer that nobody waits for says was charged.
     fn give_back(&self, inner: &Inner, verdicts: &Verdicts) {
         for ((name, asked), judged) in self.names().zip(&self.asked).zip(verdicts.iter()) {
@@ -125,12 +134,16 @@ impl Future for Deciding {
                 this.live.ask(ticket);
                 continue;
             }
-            this.ticket = None;
-            return Poll::Ready(match answer {
-                Ok(Answer::Judged(verdicts, _)) => Ok(verdicts),
+            let answered = Poll::Ready(match answer {
+                Ok(Answer::Judged(verdicts, _)) => {
+                    ticket.question().hold(inner, &verdicts);
+                    Ok(verdicts)
+                }
                 Ok(Answer::TooLate(_)) => Err(StoreError::new("Redis ran the script too late; nothing was charged")),
                 Err(error) => Err(error),
             });
+            this.ticket = None;
+            return answered;
         }
         match this.alarm {
             None => this.alarm = Some(alarm.set(this.until, context.waker().clone())),

@@ -117,7 +117,7 @@ pub(super) fn push_charge(args: &mut Doubles, numbers: &Numbers, charge: &Charge
         Take::Always => 2,
     };
     let in_place_of = charge.in_place_of.map_or(0, |at| at as u64 + 1);
-    args.push_whole(numbers.kind.code() + 4 * take + 16 * u64::from(charge.votes) + 32 * in_place_of);
+    args.push_whole(numbers.kind.code() + 8 * take + 32 * u64::from(charge.votes) + 64 * in_place_of);
     args.push(room(numbers, charge).map_or(-1.0, double));
     args.push_whole(numbers.amount(charge.cost));
     for number in [numbers.a, numbers.b, numbers.c] {

@@ -6,7 +6,7 @@
 --   life    a number that no bucket has as its life yet
 --   longer  how many milliseconds keys live longer than they have to
 --   and for each rule
---     how       alg + 4 * take + 16 * votes + 32 * in_place_of:
+--     how       alg + 8 * take + 32 * votes + 64 * in_place_of:
 --               alg: which algorithm, 0 a token or leaky bucket
 --               take: 0 only looks, 1 is charged if all that vote pass, 2 is charged in any case
 --               votes: 1 where it may refuse the request
@@ -34,7 +34,7 @@ do
   for i = 1, usual and n or 0 do
     local how, room, cost, a, b, c
     how, room, cost, a, b, c, at = unpack('<dddddd', args, at)
-    usual = how == 20 and cost > 0 -- a bucket, charged if all pass, that votes
+    usual = how == 40 and cost > 0 -- a bucket, charged if all pass, that votes
     if not usual then break end
     local life, x, y, state = fresh_life, 0, 0, call('GET', keys[i])
     if state then

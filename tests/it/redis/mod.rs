@@ -8,6 +8,7 @@ mod exact;
 mod faults;
 mod late;
 mod lua;
+mod places;
 mod proxy;
 mod reloading;
 mod server;
