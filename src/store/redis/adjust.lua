@@ -23,8 +23,8 @@ if alg == PLACES then
   with_places()
   local time = call('TIME') -- by which they lapse, whatever the time to judge at
   local server = time[1] * 1000000 + time[2]
-  local sum, lapsed = look_held(key, server)
-  if #lapsed > 0 then save_held(key, sum, lapsed, server) end
+  local sum, lapsed, back = look_held(key, server)
+  drop_lapsed(key, server, lapsed, back)
   for _ = 1, parts do
     local cost, left, life, _
     cost, left, _, _, life, at = unpack('<ddddd', args, at)
@@ -35,7 +35,7 @@ if alg == PLACES then
       if left > 0 then sum = sum + hold(key, life, left, server, a) end
     end
   end
-  save_held(key, sum, {}, server)
+  save_held(key, sum, server)
   return pack('<ddd', 0, 0, 0)
 end
 

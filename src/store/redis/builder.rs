@@ -124,8 +124,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Where the URL or the deployment's name is none, a time is zero or out of its range, or this is not called in a tokio runtime: the
-    /// store's tasks run there.
+    /// Where the URL or the deployment's name is none, a time is zero or out of its range, or this is not called in a tokio
+    /// runtime: the store's tasks run there.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         if !names::is_deployment(&self.deployment) {
             let name = self.deployment.escape_debug();
@@ -167,7 +167,7 @@ impl RedisStoreBuilder {
             secret: self.secret,
             deployment: self.deployment,
             in_plain: self.in_plain,
-            places: std::sync::Mutex::default(),
+            places: super::Places::default(),
             settings,
             link,
             giving_back,

@@ -13,8 +13,8 @@
 -- and for the log as many pairs of doubles: the time of an entry, and the sum of all charges up to it.
 --
 -- Places are a sorted set instead. Its members are the holders, as `life:cost`, and their scores the server's time at which
--- they lapse; and `all`, whose score is the sum of all costs, negative. A limit's `a` is after how long a holder lapses, `b`
--- how many places there are, and c nothing.
+-- they lapse; and two with negative scores: `all`, the sum of all costs, and `seen`, the server's time at which it was
+-- written last. A limit's `a` is after how long a holder lapses, `b` how many places there are, and c nothing.
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local BUCKET, FIXED, COUNTER, LOG, PLACES = 0, 1, 2, 3, 4
@@ -247,19 +247,28 @@ local function with_logs()
 end
 
 -- What only places need.
-local holder, look_held, hold, save_held
+local holder, look_held, hold, drop_lapsed, save_held
 local function with_places()
   function holder(life, cost)
     return string.format('%.0f:%.0f', life, cost)
   end
 
-  -- How many places at `key` are held, and those who held some and have lapsed.
+  -- How many places at `key` are held, who held some and has lapsed, and by how much the server's clock was set back.
   function look_held(key, server)
-    local sum, lapsed = -(call('ZSCORE', key, 'all') or 0), call('ZRANGEBYSCORE', key, '(0', server)
+    local least, sum, back = call('ZRANGE', key, 0, 1, 'WITHSCORES'), 0, 0
+    for i = 1, #least, 2 do
+      if least[i] == 'all' then
+        sum = -least[i + 1]
+      elseif least[i] == 'seen' and -least[i + 1] - server >= STEPPED then
+        back = -least[i + 1] - server
+      end
+    end
+    if #least == 0 then return sum, {}, back end
+    local lapsed = call('ZRANGEBYSCORE', key, '(0', server + back)
     for i = 1, #lapsed do
       sum = sum - string.match(lapsed[i], ':(.*)')
     end
-    return sum, lapsed
+    return sum, lapsed, back
   end
 
   -- Lets a holder have its places for as long as the limit says from now; returns how many it did not have before.
@@ -267,10 +276,19 @@ local function with_places()
     return call('ZADD', key, server + a, holder(life, cost)) * cost
   end
 
-  -- Writes that `sum` places are held, and nothing any more of those who have lapsed.
-  function save_held(key, sum, lapsed, server)
-    if #lapsed > 0 then call('ZREMRANGEBYSCORE', key, '(0', server) end
-    call('ZADD', key, -sum, 'all')
+  -- Writes that who has lapsed holds nothing, and that who has not keeps the time it had, by a clock that was set back.
+  function drop_lapsed(key, server, lapsed, back)
+    if #lapsed > 0 then call('ZREMRANGEBYSCORE', key, '(0', server + back) end
+    if back == 0 then return end
+    local held = call('ZRANGEBYSCORE', key, '(0', '+inf', 'WITHSCORES')
+    for i = 1, #held, 2 do
+      call('ZADD', key, held[i + 1] - back, held[i])
+    end
+  end
+
+  -- Writes that `sum` places are held; a key of which none is held is gone.
+  function save_held(key, sum, server)
+    call('ZADD', key, -sum, 'all', -server, 'seen')
     local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
     if last[1] == 'all' then
       call('DEL', key)

@@ -41,6 +41,8 @@ pub(super) struct Link {
 struct Current {
     live: Option<Arc<Live>>,
     why_not: Option<RedisError>,
+    /// Whether nobody will connect any more.
+    over: bool,
 }
 
 /// A connection that worked when it was last heard of.
@@ -79,12 +81,15 @@ impl Link {
         }
     }
 
-    /// Waits until there is a connection.
-    pub(super) async fn wait_for_live(&self) -> Arc<Live> {
+    /// Waits until there is a connection; `None` where there will be none any more.
+    pub(super) async fn wait_for_live(&self) -> Option<Arc<Live>> {
         let mut up = self.up.subscribe();
         loop {
-            if let Ok(live) = self.live() {
-                return live;
+            {
+                let current = self.current();
+                if current.live.is_some() || current.over {
+                    return current.live.clone();
+                }
             }
             // The sender is ours, so this cannot fail.
             let _ = up.changed().await;
@@ -119,6 +124,12 @@ impl Link {
             }
             let _ = up.changed().await;
         }
+    }
+
+    /// Says that nobody will connect any more. The connection there is may be used for as long as it lasts.
+    pub(super) fn end(&self) {
+        self.current().over = true;
+        self.up.send_replace(false);
     }
 
     pub(super) fn publish(&self, live: Arc<Live>) {

@@ -31,8 +31,9 @@ local function decide(keys, args, server)
       end
     elseif alg == PLACES then
       if not look_held then with_places() end
-      x, changed = look_held(keys[i], server)
-      pass = x <= room
+      local lapsed, back
+      x, lapsed, back = look_held(keys[i], server)
+      changed, y, pass = (#lapsed > 0 or back > 0) and lapsed, back, x <= room
     else
       local state = call('GET', keys[i])
       if state then
@@ -99,9 +100,9 @@ local function decide(keys, args, server)
         save_log(log, log.newest, now, longer)
       end
     elseif alg == PLACES then
-      local lapsed = changed
+      if changed and take > 0 then drop_lapsed(keys[i], server, changed, y) end
       if taken then x = x + hold(keys[i], life, cost, server, a) end
-      if taken or (take > 0 and #lapsed > 0) then save_held(keys[i], x, lapsed, server) end
+      if taken or (changed and take > 0) then save_held(keys[i], x, server) end
     elseif taken or (changed and take > 0) then
       local ttl
       if alg == BUCKET and taken and x + cost <= MOST and y + cost <= MOST then

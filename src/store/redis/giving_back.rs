@@ -208,14 +208,17 @@ impl Sending {
     /// Sends a batch, over as many connections as it takes to have it run once.
     async fn send(&mut self, mut batch: Vec<Change>) {
         while !batch.is_empty() {
-            let live = self.link.wait_for_live().await;
+            let Some(live) = self.link.wait_for_live().await else {
+                // The store is gone, and nobody connects for it any more.
+                return observe::not_given_back(&self.lost);
+            };
             batch = self.send_over(&live, batch).await;
         }
     }
 
     /// Renews all places that are held. What does not get through has another chance soon.
     async fn renew(&mut self) {
-        let live = self.link.wait_for_live().await;
+        let Some(live) = self.link.wait_for_live().await else { return };
         let mut renewals = self.held.all().into_iter().flat_map(|(name, numbers, parts)| {
             let call = |parts: &[Part]| Change::renewal(name.clone(), numbers, parts);
             parts.chunks(RENEWED_AT_ONCE).map(call).collect::<Vec<_>>()

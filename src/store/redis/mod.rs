@@ -1,10 +1,8 @@
 use std::{
-    borrow::Cow,
-    collections::HashMap,
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,12 +13,10 @@ use tokio::{runtime::Handle, task::AbortHandle};
 
 use super::{Reply, Store};
 use crate::{
-    bucket::{Algorithm, Ask},
-    charge::{Charge, RuleSpec, Slot, Take, Taken, Verdicts},
+    bucket::Ask,
+    charge::{Charge, RuleSpec, Slot, Taken, Verdicts},
     error::{StoreError, Unsupported},
     key::{KeyId, Secret},
-    limit::Limit,
-    observe::{self, Once},
     time::Nanos,
 };
 
@@ -33,6 +29,7 @@ mod giving_back;
 mod held;
 mod names;
 mod numbers;
+mod place;
 mod probe;
 mod question;
 mod script;
@@ -47,7 +44,8 @@ pub use builder::RedisStoreBuilder;
 use connection::Link;
 use giving_back::{Back, Change, GivingBack};
 use held::Held;
-use numbers::{Kind, Numbers};
+use numbers::Kind;
+use place::{Place, Places};
 use question::{Asked, Deciding, Question};
 use script::{Doubles, Part};
 
@@ -100,8 +98,7 @@ struct Inner {
     secret: Secret,
     deployment: String,
     in_plain: bool,
-    /// The places that some limiter has. **Locking** only while rules are bound, never on a request.
-    places: Mutex<HashMap<Cow<'static, str>, Weak<Place>>>,
+    places: Places,
     settings: Settings,
     link: Arc<Link>,
     giving_back: GivingBack,
@@ -117,6 +114,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.healer.abort();
+        self.link.end();
         self.watch.abort();
         if let Some(renewing) = self.renewing.get() {
             renewing.abort();
@@ -151,36 +149,6 @@ impl Lives {
     }
 }
 
-/// A rule's place: what its keys begin with, and its limit's numbers.
-struct Place {
-    name: Cow<'static, str>,
-    prefix: String,
-    algorithm: Algorithm,
-    keyed: bool,
-    limit: Limit,
-    numbers: Numbers,
-    unusable: Once,
-}
-
-impl Place {
-    /// The numbers of `limit`; `None` where Redis cannot count by it.
-    fn numbers(&self, limit: &Limit) -> Option<Numbers> {
-        if *limit == self.limit {
-            return Some(self.numbers);
-        }
-        Numbers::new(self.numbers.kind, limit).ok().map(|numbers| numbers.lapsing_in(self.numbers.a))
-    }
-
-    /// What is asked for `charge`; where its limit cannot be counted by, what can never pass.
-    fn countable<'a>(&self, charge: &Charge<'a>) -> (Numbers, Charge<'a>) {
-        if let Some(numbers) = self.numbers(&charge.limit) {
-            return (numbers, *charge);
-        }
-        observe::unusable_limit(&self.unusable, &self.name);
-        (self.numbers, Charge { limit: self.limit, keep: u64::MAX, take: Take::Never, ..*charge })
-    }
-}
-
 impl RedisStore {
     /// Returns a builder for a store on the server at `url`: `redis://`, `rediss://` (with the feature `redis-rustls`) or
     /// `unix://`, with user, password and database as usual.
@@ -212,7 +180,7 @@ impl RedisStore {
 
     /// Waits until there is a connection.
     pub async fn connected(&self) {
-        let _ = self.inner.link.wait_for_live().await;
+        let _connected = self.inner.link.wait_for_live().await;
     }
 }
 
@@ -255,51 +223,21 @@ impl Store for RedisStore {
     }
 
     fn bind(&self, spec: &RuleSpec, _before: Option<&Slot>) -> Result<Slot, Unsupported> {
-        let Some(kind) = Kind::of(&spec.algorithm) else {
-            return Err(Unsupported::new(
-                "a bucket of one's own runs in this process, and this store's buckets run on the Redis server; use one of \
-                 the algorithms there are, or the memory store for this rule",
-            ));
-        };
-        let expiry = self.inner.settings.places_expire_after;
-        let numbers = Numbers::new(kind, &spec.limit)
-            .map_err(Unsupported::new)?
-            .lapsing_in(u64::try_from(expiry.as_micros()).unwrap_or(u64::MAX));
-        if kind == Kind::InFlight {
-            let renewing = || self.inner.runtime.spawn(self.inner.giving_back.renewing(expiry / 3)).abort_handle();
-            self.inner.renewing.get_or_init(renewing);
+        let inner = &self.inner;
+        let expiry = inner.settings.places_expire_after;
+        let place = inner.places.find(spec, &inner.deployment, expiry)?;
+        if place.numbers.kind == Kind::InFlight {
+            let renewing = || inner.runtime.spawn(inner.giving_back.renewing(expiry / 3)).abort_handle();
+            inner.renewing.get_or_init(renewing);
         }
-        // A rule that was renamed stays where other processes and the next ones look for it.
-        let name = spec.was.as_ref().unwrap_or(&spec.name);
-        let mut places = self.inner.places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.retain(|_, place| place.strong_count() > 0);
-        if let Some(place) = places.get(name).and_then(Weak::upgrade) {
-            if place.algorithm != spec.algorithm || place.keyed != spec.keyed {
-                return Err(Unsupported::new(format!(
-                    "another rule of this name on this store counts by the {}{}; give one of them another name, or its \
-                     own store",
-                    place.algorithm.name(),
-                    if place.keyed { "" } else { " without keys" }
-                )));
-            }
-            if place.limit == spec.limit {
-                return Ok(Slot::shared(place));
-            }
-        }
-        let place = Arc::new(Place {
-            name: spec.name.clone(),
-            prefix: names::prefix(&self.inner.deployment, name, kind.letter()),
-            algorithm: spec.algorithm.clone(),
-            keyed: spec.keyed,
-            limit: spec.limit,
-            numbers,
-            unusable: Once::default(),
-        });
-        places.insert(name.clone(), Arc::downgrade(&place));
         Ok(Slot::shared(place))
     }
 
     fn decide(&self, now: Nanos, charges: &[Charge<'_>], _: &mut Verdicts) -> Reply<(), Verdicts> {
+        if charges.is_empty() {
+            // Nothing is asked, so nobody has to be.
+            return Reply::Ready(Ok(()));
+        }
         let asked = self.inner.link.live().and_then(|live| Ok((live, self.inner.question(now, charges)?)));
         match asked {
             Ok((live, question)) => Reply::Pending(Box::pin(Deciding::new(&self.inner, live, question))),
@@ -314,6 +252,10 @@ impl Store for RedisStore {
         // What was charged by a limit that cannot be counted by was nothing, and may be settled to more.
         let numbers = place.numbers(&taken.limit).unwrap_or(place.numbers);
         if numbers.kind == Kind::InFlight {
+            if standing == 0 {
+                // Whoever held nothing begins to hold something.
+                taken.stamp = self.inner.settings.lives.next();
+            }
             let name = self.inner.name(place, taken.key);
             let (cost, left) = (numbers.amount(standing), numbers.amount(cost));
             let part = Part { cost, left, mark: taken.mark, life: taken.stamp };

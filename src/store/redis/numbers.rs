@@ -8,6 +8,9 @@ const MOST: u64 = 1 << 52;
 /// What a full bucket may have at most, so that a debt of as much again can be told.
 const MOST_CAPACITY: u64 = 1 << 51;
 
+/// As many places as nobody has; so many sums of these are exact.
+const MOST_PLACES: u64 = 1 << 40;
+
 /// Which algorithm the script runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -139,8 +142,8 @@ impl Numbers {
 
     fn places(limit: &Limit) -> Result<Self, String> {
         let b = limit.permits();
-        if b > MOST_CAPACITY {
-            return Err(format!("{b} places are more than Redis counts exactly, {MOST_CAPACITY}; lower the limit"));
+        if b > MOST_PLACES {
+            return Err(format!("{b} places are more than Redis counts exactly, {MOST_PLACES}; lower the limit"));
         }
         Ok(Self { kind: Kind::InFlight, a: 0, b, c: 0 })
     }
@@ -153,7 +156,7 @@ impl Numbers {
     /// What `permits` permits are in the state's own numbers, at most what is as good as endless.
     pub(super) fn amount(&self, permits: u64) -> u64 {
         let each = if self.kind.is_bucket() { self.a } else { 1 };
-        permits.saturating_mul(each).min(MOST)
+        permits.saturating_mul(each).min(if self.kind == Kind::InFlight { MOST_PLACES } else { MOST })
     }
 }
 

@@ -85,7 +85,10 @@ impl Question {
     fn give_back(&self, inner: &Inner, verdicts: &Verdicts) {
         for ((name, asked), judged) in self.names().zip(&self.asked).zip(verdicts.iter()) {
             let Some(mark) = judged.mark else { continue };
-            let part = Part { cost: asked.ask.cost, left: 0, mark, life: judged.stamp };
+            let (numbers, cost) = (&asked.numbers, asked.ask.cost);
+            // As a holder is named.
+            let cost = if numbers.kind == Kind::InFlight { numbers.amount(cost) } else { cost };
+            let part = Part { cost, left: 0, mark, life: judged.stamp };
             let delays = asked.ask.max_delay > Nanos::ZERO;
             inner.giving_back.send(Change::back(name.to_vec(), asked.numbers, self.now, delays, part));
         }

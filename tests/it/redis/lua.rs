@@ -12,8 +12,31 @@ use std::{
 
 use mlua::{Lua, MultiValue, Value, Variadic};
 
-/// A value, and how many milliseconds it was given to live when it was written last.
-type Keys = Rc<RefCell<HashMap<Vec<u8>, (Vec<u8>, i64)>>>;
+/// What is in a key, and how many milliseconds it was given to live when it was written last.
+type Keys = Rc<RefCell<HashMap<Vec<u8>, (Held, i64)>>>;
+
+/// What a key can hold.
+enum Held {
+    Bytes(Vec<u8>),
+    /// Members and their scores.
+    Sorted(HashMap<Vec<u8>, f64>),
+}
+
+impl Held {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Sorted(_) => panic!("a sorted set is no string"),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Sorted(_) => panic!("a sorted set is no string"),
+        }
+    }
+}
 
 /// Serves connections, one after the other or at once, for as long as the test's process lives; returns its URL.
 pub(crate) fn serve() -> String {
@@ -103,6 +126,7 @@ impl Machine {
                         Value::Table(lua.create_sequence_from(values.collect::<mlua::Result<Vec<_>>>()?)?)
                     }
                     Reply::Two(one, other) => Value::Table(lua.create_sequence_from([one, other])?),
+                    Reply::Count(count) => Value::Number(count as f64),
                 })
             })
             .unwrap();
@@ -139,12 +163,16 @@ impl Machine {
                 let gone = self.keys.borrow_mut().remove(&command[1]).is_some();
                 format!(":{}\r\n", u8::from(gone)).into_bytes()
             }
-            // For the test itself: every key, its value and how long it was given.
+            // For the test itself: every key, its value and how long it was given. A sorted set is told by its size.
             "EVERYTHING" => {
                 let keys = self.keys.borrow();
                 let mut reply = format!("*{}\r\n", keys.len() * 3).into_bytes();
-                for (key, (value, ttl)) in keys.iter() {
-                    for part in [key, value, &ttl.to_string().into_bytes()] {
+                for (key, (held, ttl)) in keys.iter() {
+                    let value = match held {
+                        Held::Bytes(bytes) => bytes.clone(),
+                        Held::Sorted(set) => set.len().to_string().into_bytes(),
+                    };
+                    for part in [key, &value, &ttl.to_string().into_bytes()] {
                         reply.extend(bulk(part));
                     }
                 }
@@ -197,22 +225,26 @@ enum Reply {
     Bytes(Vec<u8>),
     List(Vec<Option<Vec<u8>>>),
     Two(String, String),
+    Count(usize),
 }
 
 /// The commands that the scripts use. Nothing expires: what a test checks is what it was given.
-fn call(keys: &mut HashMap<Vec<u8>, (Vec<u8>, i64)>, command: &[Vec<u8>]) -> Reply {
+fn call(keys: &mut HashMap<Vec<u8>, (Held, i64)>, command: &[Vec<u8>]) -> Reply {
     let number = |at: usize| std::str::from_utf8(&command[at]).unwrap().parse::<i64>().unwrap();
     match command[0].as_slice() {
         b"TIME" => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
             Reply::Two(now.as_secs().to_string(), now.subsec_micros().to_string())
         }
-        b"GET" => keys.get(&command[1]).map_or(Reply::Nothing, |(value, _)| Reply::Bytes(value.clone())),
-        b"MGET" => Reply::List(command[1..].iter().map(|key| keys.get(key).map(|(value, _)| value.clone())).collect()),
+        b"GET" => keys.get(&command[1]).map_or(Reply::Nothing, |(held, _)| Reply::Bytes(held.bytes().to_vec())),
+        b"MGET" => {
+            let values = command[1..].iter().map(|key| keys.get(key).map(|(held, _)| held.bytes().to_vec()));
+            Reply::List(values.collect())
+        }
         b"SET" => {
             assert_eq!(command[3], b"PX");
             assert!(number(4) > 0, "redis refuses to let a key live for {} ms", number(4));
-            keys.insert(command[1].clone(), (command[2].clone(), number(4)));
+            keys.insert(command[1].clone(), (Held::Bytes(command[2].clone()), number(4)));
             Reply::Nothing
         }
         b"PEXPIRE" => {
@@ -221,20 +253,86 @@ fn call(keys: &mut HashMap<Vec<u8>, (Vec<u8>, i64)>, command: &[Vec<u8>]) -> Rep
         }
         b"GETRANGE" => {
             let (from, to) = (number(2), number(3) + 1);
-            let value = keys.get(&command[1]).map_or(&[][..], |(value, _)| value);
+            let value = keys.get(&command[1]).map_or(&[][..], |(held, _)| held.bytes());
             let to = usize::try_from(to).unwrap().min(value.len());
             let from = usize::try_from(from).unwrap().min(to);
             Reply::Bytes(value[from..to].to_vec())
         }
         b"SETRANGE" => {
             let from = usize::try_from(number(2)).unwrap();
-            let value = &mut keys.get_mut(&command[1]).expect("written as a whole first").0;
+            let value = keys.get_mut(&command[1]).expect("written as a whole first").0.bytes_mut();
             value.resize(value.len().max(from + command[3].len()), 0);
             value[from..from + command[3].len()].copy_from_slice(&command[3]);
             Reply::Nothing
         }
-        other => panic!("{} is not among the scripts' commands", String::from_utf8_lossy(other)),
+        b"DEL" => Reply::Count(usize::from(keys.remove(&command[1]).is_some())),
+        _ => call_sorted(keys, command),
     }
+}
+
+/// The commands of sorted sets.
+fn call_sorted(keys: &mut HashMap<Vec<u8>, (Held, i64)>, command: &[Vec<u8>]) -> Reply {
+    let text = |at: usize| std::str::from_utf8(&command[at]).unwrap();
+    let score = |at: usize| text(at).parse::<f64>().unwrap();
+    let key = &command[1];
+    if command[0] == b"ZADD" {
+        let (held, _) = keys.entry(key.clone()).or_insert_with(|| (Held::Sorted(HashMap::new()), -1));
+        let Held::Sorted(set) = held else { panic!("a string is no sorted set") };
+        let added =
+            (2..command.len()).step_by(2).filter(|at| set.insert(command[at + 1].clone(), score(*at)).is_none());
+        return Reply::Count(added.count());
+    }
+    let mut empty = HashMap::new();
+    let set = match keys.get_mut(key) {
+        Some((Held::Sorted(set), _)) => set,
+        Some(_) => panic!("a string is no sorted set"),
+        None => &mut empty,
+    };
+    let mut sorted: Vec<_> = set.iter().map(|(member, score)| (*score, member.clone())).collect();
+    sorted.sort_by(|one, other| one.0.total_cmp(&other.0).then_with(|| one.1.cmp(&other.1)));
+    let told = |range: Vec<(f64, Vec<u8>)>| {
+        let parts = range.into_iter().flat_map(|(score, member)| [Some(member), Some(format!("{score}").into_bytes())]);
+        Reply::List(parts.collect())
+    };
+    let above = |member: &(f64, Vec<u8>)| {
+        let least = text(2).strip_prefix('(').expect("only what is above it").parse::<f64>().unwrap();
+        member.0 > least && (text(3) == "+inf" || member.0 <= score(3))
+    };
+    let reply = match command[0].as_slice() {
+        b"ZREM" => Reply::Count(usize::from(set.remove(&command[2]).is_some())),
+        b"ZRANGE" => {
+            assert_eq!((text(2), text(3), text(4)), ("0", "1", "WITHSCORES"));
+            sorted.truncate(2);
+            told(sorted)
+        }
+        b"ZREVRANGE" => {
+            assert_eq!((text(2), text(3), text(4)), ("0", "0", "WITHSCORES"));
+            told(sorted.pop().into_iter().collect())
+        }
+        b"ZRANGEBYSCORE" => {
+            sorted.retain(above);
+            match command.get(4) {
+                Some(with) => {
+                    assert_eq!(with, b"WITHSCORES");
+                    told(sorted)
+                }
+                None => Reply::List(sorted.into_iter().map(|(_, member)| Some(member)).collect()),
+            }
+        }
+        b"ZREMRANGEBYSCORE" => {
+            sorted.retain(above);
+            for (_, member) in &sorted {
+                set.remove(member);
+            }
+            Reply::Count(sorted.len())
+        }
+        other => panic!("{} is not among the scripts' commands", String::from_utf8_lossy(other)),
+    };
+    if set.is_empty() {
+        // No set is empty.
+        keys.remove(key);
+    }
+    reply
 }
 
 /// `struct.pack` and `struct.unpack`, for little-endian doubles alone.

@@ -4,6 +4,7 @@ mod cases;
 #[cfg(feature = "testing")]
 mod conformance;
 mod differential;
+mod ends;
 mod exact;
 mod faults;
 mod late;

@@ -14,11 +14,12 @@ use tollgate::{
     bucket::Algorithm,
     charge::{Charge, RuleSpec, Share, Slot, Take, Taken, Verdicts},
     decision::{Outcome, Wait},
+    key::Secret,
     store::{Guarded, MemoryStore, Receipt, Reply, Store},
     time::Nanos,
 };
 
-use super::{Duration, LONGER, RedisStore, RedisStoreBuilder, by_the_clock, secret, server::Server};
+use super::{Duration, LONGER, RedisStore, RedisStoreBuilder, by_the_clock, lua, secret, server::Server};
 use crate::random::Random;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -167,8 +168,25 @@ async fn a_process_holds_its_places() {
     assert!(enter(&limiter, Call(1, 1, false)).await.is_some());
 }
 
-/// A process that is killed when this is dropped.
+/// A process that holds two of a client's places, and is killed when this is dropped.
 struct Process(Child);
+
+impl Process {
+    fn start(server: &Server) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["redis::places::a_process_holds_its_places", "--exact", "--nocapture"]);
+        let mut child = Self(command.env("TOLLGATE_HOLDS", server.url()).stdout(Stdio::piped()).spawn().unwrap());
+        let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        let holds = lines.map_while(Result::ok).find(|line| line.starts_with("holds"));
+        assert_eq!(holds.as_deref(), Some("holds 2"));
+        child
+    }
+
+    fn signal(&self, signal: &str) {
+        let done = Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -177,28 +195,90 @@ impl Drop for Process {
     }
 }
 
+/// Waits until so many of a client's places are free.
+async fn soon_left(limiter: &Limiter<Call>, client: u64, free: u64) {
+    let mut found = None;
+    for _ in 0..4_000 {
+        found = Some(left(limiter, client).await);
+        if found == Some(free) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{found:?} are free, not {free}");
+}
+
 /// B46: a process that dies gives nothing back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_outlive_their_expiry_with_their_process_and_not_without_it() {
     let server = Server::start();
     let limiter = limiter(connect(&server).await, 3);
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["redis::places::a_process_holds_its_places", "--exact", "--nocapture"]);
-    let mut child = Process(command.env("TOLLGATE_HOLDS", server.url()).stdout(Stdio::piped()).spawn().unwrap());
-    let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
-    let holds = lines.map_while(Result::ok).find(|line| line.starts_with("holds"));
-    assert_eq!(holds.as_deref(), Some("holds 2"));
+    let process = Process::start(&server);
     for _ in 0..4 {
         assert_eq!(left(&limiter, 1).await, 1);
         tokio::time::sleep(EXPIRY * 3 / 5).await;
     }
     assert_eq!(left(&limiter, 1).await, 1, "they are renewed for as long as it lives");
-    drop(child);
+    drop(process);
     assert_eq!(left(&limiter, 1).await, 1, "nobody has told the server");
     // What the process sent last may have been on its way.
     tokio::time::sleep(EXPIRY + Duration::from_millis(100)).await;
     assert_eq!(left(&limiter, 1).await, 3);
     assert!(enter(&limiter, Call(1, 3, false)).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_was_stopped_for_too_long_takes_its_places_again_also_where_others_have_them() {
+    let server = Server::start();
+    let store = connect(&server).await;
+    let limiter = limiter(store.clone(), 3);
+    let process = Process::start(&server);
+    process.signal("-STOP");
+    soon_left(&limiter, 1, 3).await;
+    let three = enter(&limiter, Call(1, 3, false)).await;
+    assert!(three.is_some(), "nobody knows whether it lives");
+    process.signal("-CONT");
+    // Five run now. Nobody else is let in until there is room for them again.
+    let all =
+        || server.run::<Vec<String>>(&["KEYS", "*:client:*"]).pop().map(|key| server.run(&["ZSCORE", &key, "all"]));
+    while all() != Some(-5_i64) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(enter(&limiter, Call(1, 1, false)).await.is_none());
+    drop(three);
+    store.flush().await.unwrap();
+    assert_eq!(left(&limiter, 1).await, 1);
+    drop(process);
+}
+
+/// As a server has them whose clock was a day ahead until a moment ago: one of a process that lives, and one of a dead one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_sets_its_clock_back_frees_the_places_of_dead_processes_no_later() {
+    const DAY: i64 = 86_400_000_000;
+    let server = Server::start();
+    let store = builder(&server).keys_in_plain().places_expire_after(EXPIRY * 30).connect().await.unwrap();
+    let limiter = limiter(store.clone(), 3);
+    let lives = enter(&limiter, Call(1, 1, false)).await;
+    let key = "tg1:{tollgate}:client:p:number:1";
+    let [secs, micros]: [i64; 2] = server.run(&["TIME"]);
+    let ahead = secs * 1_000_000 + micros + DAY;
+    let member = |score: i64, name: &str| server.run::<u64>(&["ZADD", key, &score.to_string(), name]);
+    for name in server.run::<Vec<String>>(&["ZRANGEBYSCORE", key, "(0", "+inf"]) {
+        member(ahead + 60_000_000, &name);
+    }
+    member(ahead + 500_000, "7:1");
+    member(-2, "all");
+    member(-ahead, "seen");
+    assert_eq!(left(&limiter, 1).await, 1, "to look changes nothing");
+    assert_eq!(server.run::<i64>(&["ZSCORE", key, "7:1"]), ahead + 500_000);
+    assert!(enter(&limiter, Call(1, 2, false)).await.is_none(), "both still count");
+    let score = server.run::<i64>(&["ZSCORE", key, "7:1"]);
+    assert!((ahead - DAY..ahead - DAY + 60_000_000).contains(&score), "{score}");
+    assert!((1..=60_000).contains(&server.run::<i64>(&["PTTL", key])));
+    soon_left(&limiter, 1, 2).await;
+    drop(lives);
+    store.flush().await.unwrap();
+    assert_eq!(left(&limiter, 1).await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,7 +308,10 @@ async fn a_place_that_ends_while_all_are_renewed_is_free() {
         held.extend(enter(&limiter, Call(1, 1, false)).await);
     }
     // Renewed more often than every 34 ms, so in some of these rounds.
-    for _ in 0..400 {
+    for round in 0..400 {
+        if round % 50 == 0 {
+            server.run::<()>(&["SCRIPT", "FLUSH"]);
+        }
         let receipt = enter(&limiter, Call(1, 1, false)).await;
         assert!(receipt.is_some());
         drop(receipt);
@@ -280,18 +363,11 @@ struct Held {
     redis: Taken,
 }
 
-fn decided(reply: Reply<(), Verdicts>, verdicts: Verdicts, runtime: &tokio::runtime::Runtime) -> Verdicts {
-    match reply {
-        Reply::Ready(answer) => answer.map(|()| verdicts).unwrap(),
-        Reply::Pending(reply) => runtime.block_on(reply).unwrap(),
-    }
-}
-
-#[test]
-fn memory_and_redis_say_the_same_of_places() {
-    let (server, runtime) = (Server::start(), tokio::runtime::Runtime::new().unwrap());
+/// Asks a memory store and a Redis store the same of places, some requests at one moment, and lets everything end.
+fn agree_on_places(url: &str) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     let memory = MemoryStore::builder().secret(secret()).build();
-    let patient = by_the_clock(&server.url()).places_expire_after(LONGER);
+    let patient = by_the_clock(url).places_expire_after(LONGER);
     let redis = runtime.block_on(patient.connect()).unwrap();
     let limits = [Limit::in_flight(6), Limit::in_flight(3), Limit::per_day(400)];
     let algorithms = [Algorithm::InFlight, Algorithm::InFlight, Algorithm::TokenBucket];
@@ -315,40 +391,33 @@ fn memory_and_redis_say_the_same_of_places() {
             }
             continue;
         }
-        let mut asked = Vec::new();
-        for (at, (of_memory, of_redis)) in slots.iter().enumerate() {
-            if random.one_in(3) {
-                continue;
+        let at_once = if random.one_in(4) { 1 + random.below(4) } else { 1 };
+        let requests: Vec<_> =
+            (0..at_once).map(|_| some_request(&mut random, &slots, memory.secret(), limits)).collect();
+        let replies = requests.iter().map(|asked| {
+            let theirs: Vec<_> = asked.iter().map(|(_, theirs)| *theirs).collect();
+            match redis.decide(now, &theirs, &mut Verdicts::new()) {
+                Reply::Pending(reply) => reply,
+                Reply::Ready(answer) => Box::pin(std::future::ready(answer.map(|()| Verdicts::new()))),
             }
-            let limit = if at < 2 && random.one_in(8) { Limit::in_flight(1 + random.below(8)) } else { limits[at] };
-            let mut charge = Charge::new(of_memory, Key::from(at as u64).id(memory.secret()), limit, random.below(5));
-            charge.keep = if random.one_in(6) { random.below(3) } else { 0 };
-            charge.votes = !random.one_in(8);
-            charge.take = match random.below(12) {
-                0 => Take::Never,
-                1 if at < 2 => Take::Always,
-                _ => Take::IfPassed,
-            };
-            let mut theirs = charge;
-            theirs.slot = of_redis;
-            asked.push((charge, theirs));
-        }
-        let (mine, theirs): (Vec<_>, Vec<_>) = asked.iter().copied().unzip();
-        let mut verdicts = Verdicts::new();
-        let reply = memory.decide(now, &mine, &mut verdicts);
-        let one = decided(reply, verdicts, &runtime);
-        let other = decided(redis.decide(now, &theirs, &mut Verdicts::new()), Verdicts::new(), &runtime);
-        for ((charge, of_redis), (one, other)) in asked.iter().zip(one.iter().zip(other.iter())) {
-            assert_eq!(one.verdict, other.verdict, "memory and redis, {number}: {charge:?}");
-            assert_eq!(one.mark.is_some(), other.mark.is_some(), "{number}: {charge:?}");
-            let taken = |slot: &Slot, mark, stamp| {
-                let mut taken = Taken::new(slot.clone(), charge.key, charge.limit, charge.cost, mark);
-                taken.stamp = stamp;
-                taken
-            };
-            if let (Some(mark), Some(on_redis), true) = (one.mark, other.mark, charge.limit.is_in_flight()) {
-                let redis = taken(of_redis.slot, on_redis, other.stamp);
-                held.push(Held { memory: taken(charge.slot, mark, one.stamp), redis });
+        });
+        let replies = runtime.block_on(futures_util::future::join_all(replies));
+        for (asked, other) in requests.iter().zip(replies) {
+            let (mut one, other) = (Verdicts::new(), other.unwrap());
+            let mine: Vec<_> = asked.iter().map(|(mine, _)| *mine).collect();
+            assert!(matches!(memory.decide(now, &mine, &mut one), Reply::Ready(Ok(()))));
+            for ((charge, of_redis), (one, other)) in asked.iter().zip(one.iter().zip(other.iter())) {
+                assert_eq!(one.verdict, other.verdict, "memory and redis, {number}: {charge:?}");
+                assert_eq!(one.mark.is_some(), other.mark.is_some(), "{number}: {charge:?}");
+                let taken = |slot: &Slot, mark, stamp| {
+                    let mut taken = Taken::new(slot.clone(), charge.key, charge.limit, charge.cost, mark);
+                    taken.stamp = stamp;
+                    taken
+                };
+                if let (Some(mark), Some(on_redis), true) = (one.mark, other.mark, charge.limit.is_in_flight()) {
+                    let redis = taken(of_redis.slot, on_redis, other.stamp);
+                    held.push(Held { memory: taken(charge.slot, mark, one.stamp), redis });
+                }
             }
         }
     }
@@ -356,6 +425,47 @@ fn memory_and_redis_say_the_same_of_places() {
         redis.adjust(now, &mut held.redis, 0);
     }
     runtime.block_on(redis.flush()).unwrap();
+}
+
+/// A request's charges, as the memory store and as the Redis store has them.
+type Asked<'a> = Vec<(Charge<'a>, Charge<'a>)>;
+
+fn some_request<'a>(random: &mut Random, slots: &'a [(Slot, Slot)], secret: &Secret, limits: [Limit; 3]) -> Asked<'a> {
+    let mut asked = Vec::new();
+    for (at, (of_memory, of_redis)) in slots.iter().enumerate() {
+        if random.one_in(3) {
+            continue;
+        }
+        let limit = if at < 2 && random.one_in(8) { Limit::in_flight(1 + random.below(8)) } else { limits[at] };
+        let mut charge = Charge::new(of_memory, Key::from(at as u64).id(secret), limit, random.below(5));
+        charge.keep = if random.one_in(6) { random.below(3) } else { 0 };
+        charge.votes = !random.one_in(8);
+        charge.take = match random.below(12) {
+            0 => Take::Never,
+            1 if at < 2 => Take::Always,
+            _ => Take::IfPassed,
+        };
+        let mut theirs = charge;
+        theirs.slot = of_redis;
+        asked.push((charge, theirs));
+    }
+    asked
+}
+
+#[test]
+fn memory_and_redis_say_the_same_of_places() {
+    let server = Server::start();
+    agree_on_places(&server.url());
     assert_eq!(server.run::<Vec<String>>(&["KEYS", "*:many:*"]), [""; 0]);
     assert_eq!(server.run::<Vec<String>>(&["KEYS", "*:few:*"]), [""; 0]);
+}
+
+#[test]
+fn memory_and_the_script_in_an_embedded_lua_say_the_same_of_places() {
+    let url = lua::serve();
+    agree_on_places(&url);
+    let mut asks = ::redis::Client::open(url).unwrap().get_connection().unwrap();
+    let held: Vec<Vec<u8>> = ::redis::cmd("EVERYTHING").query(&mut asks).unwrap();
+    let names: Vec<_> = held.chunks(3).map(|key| String::from_utf8_lossy(&key[0]).into_owned()).collect();
+    assert!(names.len() == 1 && names[0].contains(":rate:"), "{names:?}");
 }

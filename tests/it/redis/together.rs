@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 use tollgate::{
     Decision, Key, Limit, Limiter, Rule,
     bucket::FixedWindow,
-    store::RedisStore,
+    charge::Verdicts,
+    store::{RedisStore, Reply, Store},
     time::{ManualClock, Nanos},
 };
 
@@ -65,6 +66,36 @@ async fn those_who_ask_together_for_one_bucket_get_what_is_in_it_and_no_more() {
     assert_eq!(allowed, [[true; 10].as_slice(), &[false; 15]].concat(), "in the order in which they asked");
     let left: Vec<_> = decisions.iter().map(|decision| left(decision.as_ref().unwrap())).collect();
     assert_eq!(left[..10], [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
+}
+
+#[tokio::test]
+async fn those_who_ask_together_for_places_get_as_many_as_there_are() {
+    let server = Server::start();
+    let store = store(&server).await;
+    let rules = [
+        Rule::global("place", Limit::in_flight(10)),
+        Rule::new("rate", Limit::per_day(30), |_: &u64| Some(Key::from("all"))),
+    ];
+    let limiter = Limiter::builder(rules).store(store.clone()).build().unwrap();
+    for served in [10, 20, 30] {
+        let before = calls(&server);
+        let replies = join_all((0..25).map(|_| limiter.reserve(&7))).await;
+        let passed = replies.iter().filter(|reply| reply.as_ref().unwrap().0.is_allowed()).count();
+        assert_eq!((passed, calls(&server)[0] - before[0]), (10, 1), "in one call");
+        drop(replies);
+        store.flush().await.unwrap();
+        assert_eq!(remaining_of(&limiter.peek(&7).await.unwrap(), "rate"), 30 - served);
+    }
+}
+
+#[tokio::test]
+async fn a_question_about_nothing_is_answered_without_the_server() {
+    let mut server = Server::start();
+    let store = store(&server).await;
+    server.kill();
+    let mut verdicts = Verdicts::new();
+    assert!(matches!(store.decide(Nanos::SECOND, &[], &mut verdicts), Reply::Ready(Ok(()))));
+    assert_eq!(verdicts.iter().len(), 0);
 }
 
 #[tokio::test]
