@@ -10,6 +10,7 @@ use std::{
 
 use tollgate::{
     FailurePolicy, Limit, Unsupported,
+    bucket::Algorithm,
     charge::{Charge, Judged, RuleSpec, Share, Slot, Take, Taken, Verdicts},
     decision::{Outcome, Wait},
     key::{KeyId, Secret},
@@ -72,7 +73,7 @@ fn the_sentences_are_numbered_and_all_of_them_are_checked() {
 }
 
 /// One way to break each sentence of the contract, in their order.
-const FAULTS: [Fault; 23] = [
+const FAULTS: [Fault; 24] = [
     Fault::AnswersBackwards,
     Fault::OneAfterTheOther,
     Fault::ChargesRefusals,
@@ -96,6 +97,7 @@ const FAULTS: [Fault; 23] = [
     Fault::BeginsAfresh,
     Fault::ForgetsOtherAlgorithms,
     Fault::ForgetsWhenBound,
+    Fault::PlacesAreAWindow,
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +126,7 @@ enum Fault {
     BeginsAfresh,
     ForgetsOtherAlgorithms,
     ForgetsWhenBound,
+    PlacesAreAWindow,
 }
 
 /// A memory store with one fault.
@@ -167,6 +170,7 @@ impl Broken {
             Fault::KeepsNothing => charge.keep = 0,
             Fault::NobodyStandsIn => charge.in_place_of = None,
             Fault::HoldsNobody => charge.max_delay = Nanos::ZERO,
+            Fault::PlacesAreAWindow if charge.limit.is_in_flight() => charge.limit = a_day(charge.limit),
             Fault::OneLimitForAll => charge.limit = *self.limit.get_or_init(|| charge.limit),
             _ => {}
         }
@@ -190,6 +194,11 @@ impl Broken {
     }
 }
 
+/// As many a day as there are places.
+fn a_day(limit: Limit) -> Limit {
+    Limit::per_day(limit.permits())
+}
+
 /// The charge, taken when `take` says.
 fn taken(mut charge: Charge<'_>, take: Take) -> Charge<'_> {
     charge.take = take;
@@ -207,6 +216,11 @@ impl Store for Broken {
     }
 
     fn bind(&self, spec: &RuleSpec, before: Option<&Slot>) -> Result<Slot, Unsupported> {
+        if self.fault == Fault::PlacesAreAWindow && spec.limit.is_in_flight() {
+            let mut spec = spec.clone();
+            (spec.algorithm, spec.limit) = (Algorithm::FixedWindow, a_day(spec.limit));
+            return self.memory.bind(&spec, before);
+        }
         let afresh = || {
             let number = self.asked.fetch_add(1, Ordering::Relaxed);
             let mut renamed = spec.clone();

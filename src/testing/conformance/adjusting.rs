@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, sync::mpsc, thread, time::Duration};
 
-use super::bench::{Bench, ensure};
+use super::bench::{Bench, ensure, passed};
 use crate::{
     bucket::Mark,
     charge::{Slot, Taken},
+    time::Nanos,
 };
 
 pub(super) async fn back(bench: &Bench) -> Result<(), String> {
@@ -86,6 +87,9 @@ pub(super) async fn from_anywhere(bench: &Bench) -> Result<(), String> {
 }
 
 pub(super) async fn reset(bench: &Bench) -> Result<(), String> {
+    if bench.algorithm.holds_places() {
+        return Ok(()); // What runs is not used up.
+    }
     let (place, other_rule) = (bench.place("a", 6)?, bench.place("b", 6)?);
     let (key, other) = (bench.key(1), bench.key(2));
     let mut taken = bench.take(&place, key, 4).await?;
@@ -100,4 +104,31 @@ pub(super) async fn reset(bench: &Bench) -> Result<(), String> {
     bench.take(&place, key, 5).await?;
     bench.adjust(&mut taken, 0);
     bench.sees_left("what was charged before a reset, given back after it", &place, key, 1).await
+}
+
+pub(super) async fn places(bench: &Bench) -> Result<(), String> {
+    if !bench.algorithm.holds_places() {
+        return Ok(());
+    }
+    let (place, key) = (bench.place("a", 6)?, bench.key(1));
+    let (mut two, mut three) = (bench.take(&place, key, 2).await?, bench.take(&place, key, 3).await?);
+    for _ in 0..2 {
+        bench.reset(&place, key).await?;
+        bench.sees_left("after a reset, while 5 run", &place, key, 1).await?;
+    }
+    for days in [1, 1_000, 0] {
+        let then = bench.now.saturating_add(Nanos::from_secs(days * 86_400));
+        let over = passed(&[place.charge(key, 2)], &bench.decide_at(then, &[place.charge(key, 2)]).await?);
+        ensure(!over, || format!("one over the limit passed {days} days later"))?;
+    }
+    bench.adjust(&mut two, 0);
+    bench.soon_left("2 of 5 ended", &place, key, 3).await?;
+    bench.adjust(&mut two, 0);
+    bench.adjust(&mut three, 1);
+    bench.soon_left("2 of 5 ended, twice, and 2 of the others", &place, key, 5).await?;
+    bench.adjust(&mut three, 0);
+    bench.adjust(&mut three, 0);
+    bench.soon_left("all ended", &place, key, 6).await?;
+    bench.sees("as many as there are", &[place.charge(key, 6)], true).await?;
+    bench.sees("one more", &[place.charge(key, 1)], false).await
 }

@@ -47,6 +47,9 @@ impl Place {
 
 /// So slow that no time matters, and such that the algorithm runs it.
 fn limit_of(algorithm: &Algorithm, permits: u64) -> Limit {
+    if algorithm.holds_places() {
+        return Limit::in_flight(permits);
+    }
     let limit = Limit::new(permits, Duration::from_secs(100 * 86_400));
     if algorithm.delays() { limit.burst(permits) } else { limit }
 }

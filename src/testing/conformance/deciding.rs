@@ -129,6 +129,11 @@ pub(super) async fn waits(bench: &Bench) -> Result<(), String> {
         let charge = place.charge(key, cost);
         let verdicts = bench.decide(&[charge]).await?;
         let outcome = verdicts.iter().next().map(|judged| judged.verdict.outcome);
+        if bench.algorithm.holds_places() {
+            let unknown = outcome == Some(Outcome::Refuse(Wait::Unknown));
+            ensure(unknown, || format!("nobody knows when a place is free, and {cost} over the limit: {outcome:?}"))?;
+            continue;
+        }
         let Some(Outcome::Refuse(Wait::For(wait))) = outcome else {
             return Err(format!("{cost} over the limit: {outcome:?}"));
         };

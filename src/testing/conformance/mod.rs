@@ -35,7 +35,7 @@ use crate::{
 
 /// Checks stores against the contract.
 ///
-/// Each sentence is checked with each of the five algorithms that the store can [`bind`](Store::bind), on rules of names of its
+/// Each sentence is checked with each of the six algorithms that the store can [`bind`](Store::bind), on rules of names of its
 /// own, so that stores on one server do not disturb each other. Limits are over a hundred days, so that a slow machine changes
 /// nothing. Needs a tokio runtime with time enabled; nothing sleeps unless the store's `adjust` acts later.
 #[must_use]
@@ -74,16 +74,17 @@ pub struct Violations(Vec<Violation>);
 type Check = for<'a> fn(&'a Bench) -> BoxFuture<'a, Result<(), String>>;
 
 /// What a store is checked with.
-const ALGORITHMS: [Algorithm; 5] = [
+const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::TokenBucket,
     Algorithm::FixedWindow,
     Algorithm::SlidingWindowLog,
     Algorithm::SlidingWindowCounter,
     Algorithm::LeakyBucket,
+    Algorithm::InFlight,
 ];
 
 /// The checks, in the order of the sentences.
-const CHECKS: [Check; 23] = [
+const CHECKS: [Check; 24] = [
     |bench| Box::pin(deciding::order(bench)),
     |bench| Box::pin(deciding::all_or_nothing(bench)),
     |bench| Box::pin(deciding::refusals(bench)),
@@ -107,6 +108,7 @@ const CHECKS: [Check; 23] = [
     |bench| Box::pin(replacing::goes_on(bench)),
     |bench| Box::pin(replacing::by_another_algorithm(bench)),
     |bench| Box::pin(replacing::unused(bench)),
+    |bench| Box::pin(adjusting::places(bench)),
 ];
 
 /// Returns the sentences of the contract that are checked.

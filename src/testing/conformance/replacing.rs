@@ -4,7 +4,7 @@ use super::{
     ALGORITHMS,
     bench::{Bench, Place, ensure},
 };
-use crate::charge::RuleSpec;
+use crate::{bucket::Algorithm, charge::RuleSpec};
 
 /// A key that has used 4 of 6.
 async fn used(bench: &Bench, name: &str) -> Result<Place, String> {
@@ -33,7 +33,8 @@ pub(super) async fn goes_on(bench: &Bench) -> Result<(), String> {
 
 pub(super) async fn by_another_algorithm(bench: &Bench) -> Result<(), String> {
     let key = bench.key(1);
-    for other in ALGORITHMS.iter().filter(|other| **other != bench.algorithm) {
+    let alike = |other: &&Algorithm| other.holds_places() == bench.algorithm.holds_places();
+    for other in ALGORITHMS.iter().filter(alike).filter(|other| **other != bench.algorithm) {
         let name = other.name().replace(' ', "-");
         let old = used(bench, &name).await?;
         // Or it is refused.
