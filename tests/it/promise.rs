@@ -3,7 +3,7 @@
 mod buckets;
 mod changes;
 mod limiters;
-mod outcomes;
+pub(crate) mod outcomes;
 mod twins;
 
 use tollgate::{
@@ -21,13 +21,13 @@ fn runs() -> u64 {
 
 /// A charge that stands: when its request starts, and what it took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Start {
+pub(crate) struct Start {
     at: u64,
     cost: u64,
 }
 
 /// What an algorithm promises of the requests it let start.
-trait Promise: Bucket + Copy {
+pub(crate) trait Promise: Bucket + Copy {
     const THIS: Self;
     /// Whether a charge that comes back counts as seen: whoever comes late after it is judged at that time.
     const SEES_WHAT_COMES_BACK: bool = false;

@@ -9,6 +9,7 @@ mod exact;
 mod faults;
 mod late;
 mod lua;
+mod outcomes;
 mod places;
 mod proxy;
 mod reloading;
