@@ -306,7 +306,7 @@ fn who_is_first_asks_again_from_time_to_time() {
     drop(got(&mut second));
 }
 
-/// B47 (b), and that nothing is left of ten thousand that gave up.
+/// B47 (a): nothing is left of ten thousand that gave up.
 #[test]
 fn ten_thousand_that_give_up_leave_nothing_behind() {
     let clock = ManualClock::new();

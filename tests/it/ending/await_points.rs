@@ -5,8 +5,12 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Context,
+    time::Duration,
 };
 
 use futures_util::{FutureExt, task::noop_waker_ref};
@@ -14,6 +18,7 @@ use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 use tollgate::{
     Limit, RateLimitLayer, ResponseBody,
+    bucket::{FixedWindow, LeakyBucket},
     store::{HeldReceipt, Receipt},
 };
 use tower::{Layer, Service, service_fn};
@@ -23,16 +28,29 @@ use crate::support::Remote;
 
 type Answer = Result<Answered, Broken>;
 
-/// A rule of each kind. All count the same requests.
-fn rules() -> [Rule<Asked>; 5] {
+/// A rule of each kind that count the same requests, and two that make some of them wait.
+fn rules() -> [Rule<Asked>; 7] {
     let failed = |response: &Response<()>| response.status() == StatusCode::UNAUTHORIZED;
     [
         Rule::global("place", Limit::in_flight(9)),
         Rule::global("head", Limit::in_flight(9)).until_head(),
-        Rule::global("rate", Limit::per_minute(9)),
-        Rule::global("failures", Limit::per_minute(9)).count_only_when(failed),
-        Rule::global("answered", Limit::per_minute(9)).count_only_when(failed).give_back_unanswered(),
+        Rule::global("rate", Limit::per_minute(9)).algorithm(FixedWindow),
+        Rule::global("failures", Limit::per_minute(9)).algorithm(FixedWindow).count_only_when(failed),
+        Rule::global("answered", Limit::per_minute(9))
+            .algorithm(FixedWindow)
+            .count_only_when(failed)
+            .give_back_unanswered(),
+        Rule::global("one", Limit::in_flight(1))
+            .queue(9, Duration::from_secs(9))
+            .when(|asked: &Asked| asked.uri().path() == "/one"),
+        Rule::global("turn", Limit::per_second(1).burst(9))
+            .algorithm(LeakyBucket)
+            .when(|asked: &Asked| asked.uri().path() == "/turn"),
     ]
+}
+
+fn asked(path: &'static str) -> Asked {
+    Request::builder().uri(path).body(()).unwrap()
 }
 
 const ALL: [u64; 5] = [1; 5];
@@ -45,16 +63,47 @@ const STREAMS_FAILURE: [u64; 5] = [1, 0, 1, 1, 1];
 /// What stands of a request with a good answer, and of one with a bad one.
 const ANSWERED: [u64; 5] = [0, 0, 1, 0, 0];
 const FAILED: [u64; 5] = [0, 0, 1, 1, 1];
+/// What two hold that run.
+const TWO: [u64; 5] = [2; 5];
 
 /// A limited service whose answers come when they are sent.
 struct Scene {
     seen: Limiter<Asked>,
     remote: Option<Remote>,
+    clock: ManualClock,
     layer: RateLimitLayer<Asked>,
+    /// Whether the inner service is ready when it is asked.
+    ready: Arc<AtomicBool>,
     receipts: Arc<Mutex<Vec<Receipt>>>,
+    /// Requests that run on.
+    others: Mutex<Vec<Left>>,
 }
 
 type Pending = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<Frames>>, Broken>>>>;
+/// A request under way, and by what it is answered.
+type Calling = (Pending, oneshot::Sender<Answer>);
+
+/// Answers when it is sent an answer.
+#[derive(Clone)]
+struct Inner {
+    ready: Arc<AtomicBool>,
+    answered: Arc<Mutex<Option<oneshot::Receiver<Answer>>>>,
+}
+
+impl Service<Asked> for Inner {
+    type Response = Answered;
+    type Error = Broken;
+    type Future = Pin<Box<dyn Future<Output = Answer>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        if self.ready.load(Ordering::Relaxed) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn call(&mut self, _: Asked) -> Self::Future {
+        let answered = self.answered.lock().unwrap().take().expect("called once");
+        Box::pin(async move { answered.await.expect("answered") })
+    }
+}
 
 impl Scene {
     fn new(late_store: bool) -> Self {
@@ -66,7 +115,15 @@ impl Scene {
             None => build(Limiter::builder(rules()).store(memory.clone())),
         };
         let seen = build(Limiter::builder(rules()).store(memory));
-        Self { seen, remote, layer: layer.into(), receipts: Arc::default() }
+        let (ready, receipts, others) = (Arc::new(AtomicBool::new(true)), Arc::default(), Mutex::default());
+        Self { seen, remote, clock, layer: layer.into(), ready, receipts, others }
+    }
+
+    /// Lets the store answer the next question.
+    fn store_answers(&self) {
+        if let Some(remote) = &self.remote {
+            remote.answer();
+        }
     }
 
     fn used(&self) -> Vec<u64> {
@@ -74,14 +131,33 @@ impl Scene {
     }
 
     /// Calls the service, which answers when it is sent an answer.
-    fn call(&self) -> (Pending, oneshot::Sender<Answer>) {
+    fn call(&self) -> Calling {
+        self.call_for("/")
+    }
+
+    fn call_for(&self, path: &'static str) -> Calling {
         let (answer, answered) = oneshot::channel::<Answer>();
         let answered = Arc::new(Mutex::new(Some(answered)));
-        let inner = service_fn(move |_: Asked| {
-            let answered = answered.lock().unwrap().take().expect("called once");
-            async move { answered.await.expect("answered") }
-        });
-        (Box::pin(self.layer.layer(inner).call(Asked::default())), answer)
+        let inner = Inner { ready: Arc::clone(&self.ready), answered };
+        (Box::pin(self.layer.layer(inner).call(asked(path))), answer)
+    }
+
+    /// A request that runs, and another one behind it.
+    fn two_for(&self, path: &'static str) -> Calling {
+        let mut first = self.call_for(path);
+        let _ = poll(&mut first.0);
+        self.store_answers();
+        assert!(poll(&mut first.0).is_none());
+        assert_eq!(self.used(), ALL);
+        self.others.lock().unwrap().push(Box::new(first));
+        let mut second = self.call_for(path);
+        let _ = poll(&mut second.0);
+        // Who begins to wait asks once more.
+        for _ in 0..2 {
+            self.store_answers();
+            assert!(poll(&mut second.0).is_none());
+        }
+        second
     }
 
     /// Calls the service and brings the answer's head.
@@ -119,6 +195,82 @@ type Left = Box<dyn Any>;
 /// Where a request ends, how it gets there, what is used then, and what stands after it has ended.
 type Row = (&'static str, fn(&Scene) -> Left, [u64; 5], [u64; 5]);
 
+/// Where it ends before the inner service was called; with a store that answers late.
+const BEFORE: &[Row] = &[
+    ("nobody has polled it", |scene| Box::new(scene.call()), NONE, NONE),
+    (
+        "the store decides",
+        |scene| {
+            let mut asked = scene.call();
+            assert!(poll(&mut asked.0).is_none());
+            Box::new(asked)
+        },
+        NONE,
+        NONE,
+    ),
+    (
+        "the store has decided, and nobody has seen it",
+        |scene| {
+            let mut asked = scene.call();
+            assert!(poll(&mut asked.0).is_none());
+            scene.store_answers();
+            Box::new(asked)
+        },
+        NONE,
+        NONE,
+    ),
+];
+
+/// Where it ends before the inner service was called, with any store: another one runs, and is not touched.
+const WAITING: &[Row] = &[
+    ("it waits for a place", |scene| Box::new(scene.two_for("/one")), ALL, ALL),
+    (
+        "its place is free, and it was not polled since",
+        |scene| {
+            let waits = scene.two_for("/one");
+            scene.others.lock().unwrap().clear();
+            Box::new(waits)
+        },
+        UNANSWERED,
+        UNANSWERED,
+    ),
+    ("it is held until its turn", |scene| Box::new(scene.two_for("/turn")), TWO, ALL),
+    (
+        "its turn has come, and it was not polled since",
+        |scene| {
+            let held = scene.two_for("/turn");
+            scene.clock.advance(Duration::from_secs(1));
+            Box::new(held)
+        },
+        TWO,
+        ALL,
+    ),
+    (
+        "its turn has come, and the inner service is not ready",
+        |scene| {
+            let mut held = scene.two_for("/turn");
+            scene.ready.store(false, Ordering::Relaxed);
+            scene.clock.advance(Duration::from_secs(1));
+            assert!(poll(&mut held.0).is_none());
+            Box::new(held)
+        },
+        TWO,
+        ALL,
+    ),
+    (
+        "its turn has come, and the inner service is at it",
+        |scene| {
+            let mut held = scene.two_for("/turn");
+            scene.clock.advance(Duration::from_secs(1));
+            assert!(poll(&mut held.0).is_none());
+            Box::new(held)
+        },
+        TWO,
+        [1, 1, 2, 2, 1],
+    ),
+];
+
+/// Where it ends once the inner service was called.
 const ROWS: &[Row] = &[
     (
         "the inner service is at it",
@@ -138,9 +290,7 @@ const ROWS: &[Row] = &[
         "the inner service has failed",
         |scene| {
             let (mut response, send) = scene.call();
-            if let Some(remote) = &scene.remote {
-                remote.answer();
-            }
+            scene.store_answers();
             send.send(Err(Broken(3))).unwrap();
             assert_eq!(poll(&mut response).unwrap().unwrap_err(), Broken(3));
             // The future is still there.
@@ -172,9 +322,7 @@ const ROWS: &[Row] = &[
         |scene| {
             let inner = service_fn(|_: Asked| async { panic!("in poll") as Answer });
             let mut response: Pending = Box::pin(scene.layer.layer(inner).call(Asked::default()));
-            if let Some(remote) = &scene.remote {
-                remote.answer();
-            }
+            scene.store_answers();
             assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut response))).is_err());
             // Whoever catches panics drops the future then.
             Box::new(response)
@@ -232,6 +380,19 @@ const ROWS: &[Row] = &[
         ANSWERED,
     ),
     (
+        "it was upgraded, and a handler's task has the receipt",
+        |scene| {
+            let response = handled(scene, |request, receipts| {
+                let held = request.extensions_mut().remove::<HeldReceipt>().expect("there is one");
+                receipts.lock().unwrap().push(held.take().expect("nobody has taken it"));
+            });
+            drop(response);
+            Box::new(scene.receipts.lock().unwrap().pop())
+        },
+        STREAMS,
+        ANSWERED,
+    ),
+    (
         "a server has seen that the body is empty",
         |scene| {
             let response = scene.answered(ok(Frames::known([])));
@@ -245,18 +406,33 @@ const ROWS: &[Row] = &[
 
 #[test]
 fn wherever_a_request_ends_it_frees_its_places_and_what_else_it_took_stands_as_the_rules_say() {
+    let at_once = "the inner service panics while it is called"; // See below.
     for late_store in [false, true] {
-        for (place, run, then, after) in ROWS {
-            if !late_store && *place == "the inner service panics while it is called" {
-                continue; // See below.
+        let before = if late_store { BEFORE } else { &[] };
+        for (place, run, then, after) in before.iter().chain(WAITING).chain(ROWS) {
+            if !late_store && *place == at_once {
+                continue;
             }
             let scene = Scene::new(late_store);
             let left = run(&scene);
             assert_eq!(scene.used(), then, "{place}, before it is dropped; late store: {late_store}");
             drop(left);
             assert_eq!(scene.used(), after, "{place}, after it is dropped; late store: {late_store}");
+            // Who runs on loses nothing, and nothing is in anybody's way.
+            scene.others.lock().unwrap().clear();
+            assert_eq!(scene.used()[..2], [0, 0], "{place}, after all have ended; late store: {late_store}");
+            assert_eq!(scene.layer.limiter().waiting("one"), Some(0), "{place}");
         }
     }
+}
+
+#[test]
+fn dropped_before_it_is_polled_a_request_that_a_store_passed_at_once_has_started() {
+    let scene = Scene::new(false);
+    let asked = scene.call();
+    assert_eq!(scene.used(), ALL);
+    drop(asked);
+    assert_eq!(scene.used(), UNANSWERED);
 }
 
 #[test]
@@ -266,15 +442,6 @@ fn an_inner_service_that_panics_at_once_frees_the_place() {
     let mut service = scene.layer.layer(inner);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(service.call(Asked::default())))).is_err());
     assert_eq!(scene.used(), UNANSWERED);
-}
-
-#[test]
-fn a_request_that_is_dropped_before_it_starts_was_charged_nothing() {
-    let scene = Scene::new(true);
-    let (mut response, _send) = scene.call();
-    assert!(poll(&mut response).is_none());
-    drop(response);
-    assert_eq!(scene.used(), NONE);
 }
 
 #[test]
@@ -297,14 +464,16 @@ fn a_condition_that_panics_frees_the_place_and_the_charge_stands() {
 /// Answers at once, after `handle` had the request.
 fn handled(
     scene: &Scene,
-    handle: impl Fn(&mut Asked, &Arc<Mutex<Vec<Receipt>>>) + Clone,
+    handle: impl Fn(&mut Asked, &Arc<Mutex<Vec<Receipt>>>) + Clone + 'static,
 ) -> Response<ResponseBody<Frames>> {
     let receipts = Arc::clone(&scene.receipts);
     let mut service = scene.layer.layer(service_fn(move |mut request: Asked| {
         handle(&mut request, &receipts);
         async { Ok::<_, Broken>(ok(Frames::ending([data()]))) }
     }));
-    service.call(Asked::default()).now_or_never().expect("at once").unwrap()
+    let mut response: Pending = Box::pin(service.call(Asked::default()));
+    scene.store_answers();
+    poll(&mut response).expect("at once").unwrap()
 }
 
 #[test]
@@ -378,7 +547,6 @@ fn two_layers_free_each_its_own_place() {
 
 #[test]
 fn a_held_request_that_holds_a_place_frees_it_wherever_it_ends() {
-    use tollgate::bucket::LeakyBucket;
     let rules = || {
         [
             Rule::global("turns", Limit::per_second(1).burst(5)).algorithm(LeakyBucket),
@@ -399,7 +567,7 @@ fn a_held_request_that_holds_a_place_frees_it_wherever_it_ends() {
     assert_eq!(counted(), [1, 1], "it never started, so all is back");
     let mut third: Pending = Box::pin(service.call(Asked::default()));
     assert!(poll(&mut third).is_none());
-    clock.advance(std::time::Duration::from_secs(1));
+    clock.advance(Duration::from_secs(1));
     let third = poll(&mut third).expect("its turn has come").unwrap();
     drop(first);
     assert_eq!(counted(), [1, 2]);

@@ -149,6 +149,41 @@ fn what_comes_back_is_exact_under_every_strategy() {
     each(SlidingWindowCounter);
 }
 
+/// Cases C12: five failed checks of a name an hour and account, and one more each twelve minutes.
+#[test]
+fn failed_checks_of_a_name_count_and_come_back_one_by_one() {
+    let attempt = |name: &str, password: &str| {
+        let mut attempt = attempt(password);
+        attempt.headers_mut().insert("x-name", name.parse().unwrap());
+        attempt
+    };
+    let key = tollgate::key::all((tollgate::key::header("x-account"), tollgate::key::header("x-name")));
+    let rule = Rule::new("failures", Limit::per_hour(5), key)
+        .count_only_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+    let clock = ManualClock::new();
+    let limiter = Limiter::builder([rule]).clock(clock.clone()).build().unwrap();
+    let ask = |name: &str, password: &str| {
+        let (reached, go) = (Arc::default(), Arc::new(Semaphore::new(9)));
+        let mut service = RateLimitLayer::from(limiter.clone())
+            .layer(service_fn(move |attempt| check(attempt, Arc::clone(&reached), Arc::clone(&go))));
+        let response = service.call(attempt(name, password)).now_or_never().expect("at once").unwrap();
+        let wait = response.headers().get("retry-after").map(|wait| wait.to_str().unwrap().to_owned());
+        (response.status().as_u16(), wait)
+    };
+    for _ in 0..5 {
+        assert_eq!(ask("a.example", "right"), (200, None));
+        assert_eq!(ask("a.example", "wrong"), (401, None));
+    }
+    assert_eq!(ask("a.example", "right"), (429, Some("720".into())));
+    assert_eq!(ask("b.example", "wrong"), (401, None));
+    clock.advance(Duration::from_secs(720) - Duration::from_nanos(1));
+    assert_eq!(ask("a.example", "right"), (429, Some("1".into())));
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(ask("a.example", "right"), (200, None), "which costs nothing");
+    assert_eq!(ask("a.example", "wrong"), (401, None));
+    assert_eq!(ask("a.example", "wrong"), (429, Some("720".into())));
+}
+
 #[test]
 fn whom_nobody_answers_counts_unless_the_rule_says_otherwise() {
     for (rule, counted) in [(failures(FIVE), 1), (failures(FIVE).give_back_unanswered(), 0)] {
