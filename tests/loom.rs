@@ -1,5 +1,5 @@
-//! The lock protocol of the memory store, and of those who wait for a place, in every order in which their threads can run.
-//! Each model makes one claim.
+//! The lock protocol of the memory store, and of those who wait for a place and free it, in every order in which their threads
+//! can run. Each model makes one claim.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg tollgate_loom" cargo test --release --target-dir target/loom --test loom   # scripts/loom
@@ -13,11 +13,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed, which is its job")]
 
 use std::{
+    convert::Infallible,
+    pin::Pin,
     sync::Arc,
-    task::{Context, Waker},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use axum::body::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body::Body;
 use loom::{
     future::block_on,
     model,
@@ -25,14 +31,15 @@ use loom::{
     thread,
 };
 use tollgate::{
-    Key, Limit, Limiter,
+    Key, Limit, Limiter, RateLimitLayer,
     bucket::Algorithm,
     charge::{Charge, Judged, RuleSpec, Slot, Take, Taken, Verdicts},
     decision::Outcome,
     key::{KeyId, Secret},
-    store::{MemoryStore, Overflow, Receipt, Reply, Store},
+    store::{HeldReceipt, MemoryStore, Overflow, Receipt, Reply, Store},
     time::{BoxFuture, Clock, Nanos},
 };
+use tower::{Layer, Service, service_fn};
 
 const TODAY: Nanos = Nanos::from_secs(1_700_000_000);
 const TICK: Nanos = Nanos::new(1);
@@ -286,24 +293,35 @@ fn keys_without_a_place_share_one_limit() {
     });
 }
 
+/// A clock that stands still. Nobody who sleeps wakes up.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        TODAY
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
 /// One place, for which up to two wait. Nobody asks again without being called.
 fn one_place() -> Limiter<u64> {
-    /// It stands still, and nobody who sleeps wakes up.
-    struct Still;
-    impl Clock for Still {
-        fn now(&self) -> Nanos {
-            TODAY
-        }
-        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
-            Box::pin(std::future::pending())
-        }
-    }
     let rule = tollgate::Rule::new("place", Limit::in_flight(1), |id: &u64| Some(Key::from(*id)));
     let rule = rule.queue(2, Duration::from_secs(1));
     let limiter = Limiter::builder([rule]).store(store()).clock(Still).build().unwrap();
     // Makes its table ready.
     drop(limiter.reserve_now(&7).unwrap());
     limiter
+}
+
+/// Nobody waits, and the place is free: one has it, and not two.
+fn all_have_ended(limiter: &Limiter<u64>) {
+    assert_eq!(limiter.waiting("place"), Some(0));
+    let (decision, _held) = limiter.reserve_now(&7).unwrap();
+    assert!(decision.is_allowed());
+    assert!(!limiter.reserve_now(&7).unwrap().0.is_allowed());
 }
 
 /// Waits for the place. Who is never called waits for ever, which the model finds.
@@ -324,8 +342,7 @@ fn a_place_that_is_freed_while_somebody_begins_to_wait_is_not_missed() {
         });
         drop(held);
         waiter.join().unwrap();
-        assert_eq!(limiter.waiting("place"), Some(0));
-        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
+        all_have_ended(&limiter);
     });
 }
 
@@ -346,8 +363,7 @@ fn a_place_that_is_freed_goes_to_one_of_those_who_wait_and_then_to_the_other() {
         for waiter in waiters {
             waiter.join().unwrap();
         }
-        assert_eq!(limiter.waiting("place"), Some(0));
-        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
+        all_have_ended(&limiter);
     });
 }
 
@@ -370,8 +386,7 @@ fn who_gives_up_while_it_is_called_passes_the_call_on() {
         drop(gives_up);
         frees.join().unwrap();
         waiter.join().unwrap();
-        assert_eq!(limiter.waiting("place"), Some(0));
-        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
+        all_have_ended(&limiter);
     });
 }
 
@@ -394,7 +409,72 @@ fn who_gives_up_while_it_is_given_the_place_gives_it_back() {
         });
         drop(held);
         gives_up.join().unwrap();
-        assert_eq!(limiter.waiting("place"), Some(0));
-        assert!(limiter.reserve_now(&7).unwrap().0.is_allowed());
+        all_have_ended(&limiter);
+    });
+}
+
+#[test]
+fn a_place_is_either_held_still_or_free_for_who_comes_while_it_is_freed() {
+    model(|| {
+        let limiter = one_place();
+        let (_, held) = limiter.reserve_now(&7).unwrap();
+        let frees = thread::spawn(move || drop(held));
+        let (decision, newcomer) = limiter.reserve_now(&7).unwrap();
+        frees.join().unwrap();
+        assert_ne!(limiter.reserve_now(&7).unwrap().0.is_allowed(), decision.is_allowed());
+        drop(newcomer);
+        all_have_ended(&limiter);
+    });
+}
+
+/// A response's body of one piece, which says that there is no more.
+#[derive(Clone)]
+struct Piece(Option<Bytes>);
+
+impl Body for Piece {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|piece| Ok(http_body::Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// The body is read to its end, a copy of it is dropped, and the handler's task lets go of the receipt, all at once.
+#[test]
+fn a_place_that_is_freed_in_every_way_at_once_is_free_once() {
+    model(|| {
+        let rule = tollgate::Rule::global("place", Limit::in_flight(1));
+        let limiter = Limiter::builder([rule]).store(store()).clock(Still).build().unwrap();
+        let passes = |limiter: &Limiter<Request<()>>| limiter.reserve_now(&Request::new(())).unwrap();
+        drop(passes(&limiter));
+        let inner = service_fn(|mut request: Request<()>| {
+            let mut response = Response::new(Piece(Some(Bytes::from_static(b"piece"))));
+            response.extensions_mut().insert(request.extensions_mut().remove::<HeldReceipt>().unwrap());
+            std::future::ready(Ok::<_, Infallible>(response))
+        });
+        let called = RateLimitLayer::from(limiter.clone()).layer(inner).call(Request::new(()));
+        let mut response = called.now_or_never().unwrap().unwrap();
+        let held = response.extensions_mut().remove::<HeldReceipt>().unwrap();
+        let mut body = response.into_body();
+        let copy = body.clone();
+        let ends = [thread::spawn(move || drop(held.take())), thread::spawn(move || drop(copy))];
+        let read = Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(read, Poll::Ready(Some(Ok(_)))));
+        let (decision, newcomer) = passes(&limiter);
+        for end in ends {
+            end.join().unwrap();
+        }
+        assert_ne!(passes(&limiter).0.is_allowed(), decision.is_allowed(), "the newcomer has it, or it is free");
+        drop((newcomer, body));
+        let (decision, _held) = passes(&limiter);
+        assert!(decision.is_allowed() && !passes(&limiter).0.is_allowed());
     });
 }
