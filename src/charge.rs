@@ -258,6 +258,9 @@ impl Verdicts {
 }
 
 /// A charge that was taken and may be given back or settled.
+///
+/// A clone is the same charge, for a store that has to note what it changes later. Of several only one is to be
+/// [adjusted](crate::store::Store::adjust): what comes back twice may be somebody else's.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Taken {

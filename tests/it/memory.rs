@@ -88,6 +88,35 @@ fn a_flood_of_new_keys_stays_under_the_cap_and_gives_a_drained_key_nothing() {
     }
 }
 
+/// As a look at a new key in a full table of `algorithm` says, so it is.
+fn looks_as_it_decides(algorithm: impl Bucket + Copy) {
+    for overflow in [Overflow::Refuse, Overflow::Share(1)] {
+        let store = MemoryStore::builder().max_keys(1).overflow(overflow).build();
+        let clock = ManualClock::at(TODAY);
+        let limiter = on(&store, &clock, [rule("r", Limit::per_hour(1)).algorithm(algorithm)]);
+        assert!(limiter.peek_now(&1).unwrap().is_allowed() && passes(&limiter, 1));
+        for newcomer in 2..5 {
+            let looked = limiter.peek_now(&newcomer).unwrap();
+            let asked = limiter.check_now(&newcomer).unwrap();
+            assert_eq!(looked.is_allowed(), asked.is_allowed(), "{algorithm:?}, {overflow:?}: {newcomer}");
+            assert_eq!(looked.is_allowed(), newcomer == 2 && overflow != Overflow::Refuse);
+        }
+        // A look finds the room that a request would.
+        clock.advance(Duration::from_secs(3 * 3_600));
+        let told: Vec<_> = (0..300).map(|_| limiter.peek_now(&6).unwrap().is_allowed()).collect();
+        assert!(told.contains(&true), "{algorithm:?}, {overflow:?}");
+        assert!(store.tracked_keys() <= 1);
+    }
+}
+
+#[test]
+fn a_look_at_a_key_without_a_place_says_what_its_request_would_be_told() {
+    looks_as_it_decides(TokenBucket);
+    looks_as_it_decides(FixedWindow);
+    looks_as_it_decides(SlidingWindowCounter);
+    looks_as_it_decides(SlidingWindowLog);
+}
+
 #[test]
 fn a_key_that_gets_a_place_goes_on_from_what_it_shared() {
     let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Share(1)).build();

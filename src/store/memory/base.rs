@@ -107,6 +107,12 @@ impl<B: Bucket> Base<B> {
         self.line.has_before() || self.line.sends_on(false) || self.shared.get().is_some()
     }
 
+    /// Whether the answer is the same where there is room for one more key and where there is none: who only looks is answered
+    /// as the shared bucket would answer, where there are such.
+    pub(super) fn needs_no_room(&self, charge: &Charge<'_>) -> bool {
+        charge.cost == 0 || (charge.take == Take::Never && matches!(self.overflow, Overflow::Share(_)))
+    }
+
     /// What a key without a bucket starts from, and when to judge it: its bucket may have been dropped as fresh at
     /// `dropped`, a time that this thread may not have reached yet.
     pub(super) fn start(&self, key: KeyId, known: Known, limit: Limit, now: Nanos) -> (Entry<B::State>, When) {

@@ -202,9 +202,9 @@ impl<B: Bucket> AnyTable for MapTable<B> {
         if self.base.may_hold_in_shared(charge.key) {
             return Visit::of(self.base.visit_untracked(known, now, charge, passing, next));
         }
-        let only_looks = looks || charge.cost == 0;
-        let room = if only_looks { None } else { self.base.kin.count.reserve() };
-        if room.is_none() && !only_looks {
+        let needs_no_room = self.base.needs_no_room(charge);
+        let room = if needs_no_room { None } else { self.base.kin.count.reserve() };
+        if room.is_none() && !needs_no_room {
             if !final_try {
                 return Visit::to_no_end(Settled::NoRoom);
             }

@@ -97,8 +97,8 @@ struct Bound {
 pub enum Overflow {
     /// It shares one of a few overflow buckets with other new keys: how many, at least 1. What a flood admits stays
     /// bounded, and a newcomer still has a chance. A key that gets a place of its own later starts from a copy of its
-    /// overflow bucket; one of an [in-flight](crate::Limit::in_flight) rule gets none as long as anything runs in it. The
-    /// default, with 16.
+    /// overflow bucket; one of an [in-flight](crate::Limit::in_flight) rule gets none as long as anything runs in it. A
+    /// [reset](crate::Limiter::reset) of a key that shares one forgets nothing, since it is others' too. The default, with 16.
     Share(usize),
     /// It is refused with status 503.
     Refuse,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     bucket::Bucket,
-    charge::{Charge, Judged},
+    charge::{Charge, Judged, Take},
     decision::{Outcome, Verdict, Wait},
     key::KeyId,
     limit::Limit,
@@ -80,7 +80,9 @@ impl<B: Bucket> Base<B> {
             }
         };
         judged.verdict.untracked = true;
-        self.kin.count.overflowed.add(1);
+        if charge.take != Take::Never {
+            self.kin.count.overflowed.add(1);
+        }
         (settled, judged)
     }
 }

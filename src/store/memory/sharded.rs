@@ -186,7 +186,7 @@ impl<B: Packed> ShardedTable<B> {
         next: &mut dyn FnMut(bool) -> Settled,
     ) -> Visit {
         let (mut entry, when) = self.base.start(charge.key, known, charge.limit, now);
-        if charge.take == Take::Never || charge.cost == 0 {
+        if self.base.needs_no_room(charge) {
             return Visit::of(self.base.settle(&mut entry, when, charge, passing, next));
         }
         let vacancy = self.vacancy(buckets, hash, when);
