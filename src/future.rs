@@ -270,9 +270,10 @@ where
                     }
                 }
                 Step::Readying { .. } => {
-                    // An error drops the receipt with this future, and the charges come back.
-                    ready!(self.service.poll_ready(cx))?;
+                    let ready = ready!(self.service.poll_ready(cx));
                     let step = std::mem::replace(&mut self.step, Step::Done);
+                    // An error gives the charges back here, and not when somebody drops this future.
+                    ready?;
                     let (Step::Readying { decision, receipt }, Some(request)) = (step, self.request.take()) else {
                         return Poll::Ready(Ok(None));
                     };

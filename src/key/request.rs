@@ -125,6 +125,9 @@ pub fn query<B>(
     }
 }
 
+/// How many parameters a path pattern may have: as many as the router has letters for, and none of its own.
+const MOST_PARAMETERS: usize = 25;
+
 /// A router with this pattern alone, or what is wrong with the pattern.
 pub(crate) fn try_path_router(pattern: &str) -> Result<Router<()>, String> {
     let old = |segment: &&str| segment.starts_with([':', '*']);
@@ -138,6 +141,12 @@ pub(crate) fn try_path_router(pattern: &str) -> Result<Router<()>, String> {
             ));
         }
         None => {}
+    }
+    // Which the router does not return as an error.
+    if pattern.replace("{{", "").matches('{').count() > MOST_PARAMETERS {
+        return Err(format!(
+            "path pattern \"{pattern}\" has more than {MOST_PARAMETERS} parameters, the most there may be"
+        ));
     }
     let mut router = Router::new();
     router.insert(pattern, ()).map_err(|error| format!("path pattern \"{pattern}\": {error}"))?;

@@ -143,10 +143,7 @@ impl<Req> Limiter<Req> {
     pub fn reload(&self, rules: impl IntoIterator<Item = Rule<Req>>) -> Result<Reloaded, ConfigError> {
         // The rules come from the caller's iterator, which may take its time or reload itself.
         let rules: Vec<_> = rules.into_iter().collect();
-        let reloaded = {
-            let turn = self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            self.replace(rules, &turn)
-        };
+        let reloaded = Rules::new(rules).and_then(|rules| self.replace(rules));
         match &reloaded {
             Ok(reloaded) => {
                 self.shared.reloaded.add_one();
@@ -178,18 +175,16 @@ impl<Req> Limiter<Req> {
         judged
     }
 
-    fn replace(&self, rules: Vec<Rule<Req>>, turn: &Turn) -> Result<Reloaded, ConfigError> {
+    fn replace(&self, mut rules: Rules<Req>) -> Result<Reloaded, ConfigError> {
+        let turn = self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.generation();
-        let mut rules = Rules::new(rules)?;
-        if let Some((rule, field)) = judged_by_outcome(&rules).filter(|_| turn.outcomes_unread) {
-            return Err(ConfigError::new(
-                rule,
-                field,
-                "a layer of this limiter does not say how a response is to be read, since it was made by refuse_with; make \
-                 it by refuse_with_outcome, or drop it",
-            ));
-        }
-        let bound = bind(&rules, &*before.core.store, Some(&before))?;
+        let bound = match bind_after(&before, &rules, &turn) {
+            Ok(bound) => bound,
+            Err(error) => {
+                drop(turn);
+                return Err(error);
+            }
+        };
         rules.go_on_from(&before.rules);
         let reloaded = compare(&rules, &before.rules);
         let core = Core {
@@ -204,8 +199,24 @@ impl<Req> Limiter<Req> {
         };
         let next = Generation::new(rules, core, before.on_decision.clone());
         self.shared.in_force.store(Arc::new(next));
+        // What the closures of rules own may reload too when it is dropped, so the turn ends before the rules do: those that were
+        // in force here, those that are refused above.
+        drop(turn);
         Ok(reloaded)
     }
+}
+
+/// As [`bind`], for rules that take the place of those `before`.
+fn bind_after<Req>(before: &Arc<Generation<Req>>, rules: &Rules<Req>, turn: &Turn) -> Result<Vec<Bound>, ConfigError> {
+    if let Some((rule, field)) = judged_by_outcome(rules).filter(|_| turn.outcomes_unread) {
+        return Err(ConfigError::new(
+            rule,
+            field,
+            "a layer of this limiter does not say how a response is to be read, since it was made by refuse_with; make \
+             it by refuse_with_outcome, or drop it",
+        ));
+    }
+    bind(rules, &*before.core.store, Some(before))
 }
 
 /// Gives every rule its place in the store, that of the rule it replaces where there is one.
@@ -243,7 +254,7 @@ fn judged_by_outcome<Req>(rules: &Rules<Req>) -> Option<(&str, &'static str)> {
     rules.iter().find_map(|(rule, _)| Some((rule.name(), rule.judges_by()?)))
 }
 
-/// The lines of rules that have one; those of the rules before, where they are as long and as patient.
+/// The lines of rules that have one, with those who wait in them for the rules before.
 fn queues<Req>(rules: &Rules<Req>, before: Option<&Generation<Req>>) -> Option<Arc<[Option<Arc<Queue>>]>> {
     let queue = |rule: &Rule<Req>| {
         let Patience { most, longest } = rule.patience().filter(|_| rule.enforces())?;
@@ -251,7 +262,7 @@ fn queues<Req>(rules: &Rules<Req>, before: Option<&Generation<Req>>) -> Option<A
             let at = before.rules.position_before(rule)?;
             before.core.queues.as_deref()?.get(at)?.clone()
         });
-        Some(old.filter(|old| old.is_of(most, longest)).unwrap_or_else(|| Arc::new(Queue::new(most, longest))))
+        Some(Arc::new(old.map_or_else(|| Queue::new(most, longest), |old| old.going_on(most, longest))))
     };
     let queues: Arc<[_]> = rules.iter().map(|(rule, _)| queue(rule)).collect();
     queues.iter().any(Option::is_some).then_some(queues)

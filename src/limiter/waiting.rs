@@ -45,6 +45,8 @@ pub(crate) struct Waiting {
     up_to: usize,
     /// Whether something has happened since it asked last.
     called: bool,
+    /// Whether it was judged already, so that nothing refuses it but what may end.
+    judged: bool,
     longest: BoxFuture<'static, ()>,
     again: BoxFuture<'static, ()>,
     asked: Option<(Purpose, BoxFuture<'static, Answer>)>,
@@ -55,6 +57,8 @@ type Answer = Result<Judgement, Box<Unanswered>>;
 /// What the store is asked for.
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
+    /// To see whether anything else refuses it, before it stands in anybody's way.
+    Enter,
     /// To start.
     Start,
     /// To see whether it has to stand in another line before it may start.
@@ -97,6 +101,7 @@ impl Waiting {
                     match (purpose, lacks) {
                         (Purpose::Start, None) => return Poll::Ready(Ok(judgement)),
                         (_, None) if !judgement.decision.is_allowed() => return Poll::Ready(Ok(judgement)),
+                        (Purpose::Enter, _) => {}
                         (Purpose::Start, Some(rule)) => self.up_to = self.up_to.max(rule),
                         (_, lacks) => self.looked(lacks),
                     }
@@ -118,6 +123,9 @@ impl Waiting {
 
     /// Ready when it is time to ask, and for what.
     fn poll_turn(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> Poll<Purpose> {
+        if !std::mem::replace(&mut self.judged, true) {
+            return Poll::Ready(Purpose::Enter);
+        }
         loop {
             let mut first = true;
             for (_, ticket) in &self.tickets {
@@ -172,7 +180,9 @@ impl<Req> Generation<Req> {
     pub(crate) fn for_places(&self, request: &Req, decision: &Decision) -> Option<Box<Waiting>> {
         self.core.queues.as_deref()?;
         let rule = self.lacks_place(decision)?;
-        Some(self.wait(self.lines(request), rule))
+        let mut waiting = self.wait(self.lines(request), rule);
+        waiting.judged = true;
+        Some(waiting)
     }
 
     #[cold]
@@ -228,6 +238,7 @@ impl<Req> Generation<Req> {
             ahead: lines,
             up_to,
             called: false,
+            judged: false,
             longest: clock.sleep(longest),
             again: clock.sleep(ASKS_AGAIN),
             asked: None,

@@ -1,8 +1,6 @@
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
+use arc_swap::ArcSwapOption;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
@@ -12,7 +10,7 @@ use super::{
     told::{Fields, Lists, Numbers},
 };
 use crate::{
-    decision::{Decision, Outcome, RuleVerdict, Source, Verdict, Wait},
+    decision::{Decision, Outcome, RuleInfo, RuleVerdict, Source, Verdict, Wait},
     time::Nanos,
 };
 
@@ -199,17 +197,29 @@ fn number(value: &HeaderValue) -> Option<u64> {
 
 /// `RateLimit-Policy` as it is on most responses of a layer: of every rule, each with the limit it was made with.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Policies(Arc<OnceLock<HeaderValue>>);
+pub(super) struct Policies(Arc<ArcSwapOption<Rendered>>);
+
+#[derive(Debug)]
+struct Rendered {
+    /// The rules that it is of: a reload puts others in force.
+    rules: Arc<[RuleInfo]>,
+    policies: HeaderValue,
+}
 
 impl Policies {
     fn of(&self, decision: &Decision) -> Option<HeaderValue> {
-        if !decision.is_by_every_rule_as_made() {
+        let Some(rules) = decision.names().filter(|_| decision.is_by_every_rule_as_made()) else {
             return render_policies(decision);
+        };
+        if let Some(rendered) = &*self.0.load()
+            && Arc::ptr_eq(&rendered.rules, rules)
+        {
+            return Some(rendered.policies.clone());
         }
-        match self.0.get() {
-            Some(policies) => Some(policies.clone()),
-            None => render_policies(decision).map(|policies| self.0.get_or_init(|| policies).clone()),
-        }
+        let rendered = Rendered { rules: Arc::clone(rules), policies: render_policies(decision)? };
+        let policies = rendered.policies.clone();
+        self.0.store(Some(Arc::new(rendered)));
+        Some(policies)
     }
 }
 

@@ -20,15 +20,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::lock::Mutex;
 use crate::key::{KeyHash, KeyId};
 
-/// The lines of one rule.
+/// The lines of one rule, and how many may wait in one, and for how long.
 pub(crate) struct Queue {
-    /// How many may wait in a line, and for how long.
     most: usize,
     longest: Duration,
+    waiters: Arc<Waiters>,
+}
+
+/// Who waits. A rule that is [reloaded](crate::Limiter::reload) with another queue goes on with those who stand in line.
+struct Waiters {
     /// How many wait in all lines. Raised before who waits asks the store, and read after a place was freed there: the store's
     /// lock orders the two, so who frees a place and reads zero here was before anybody who then asks.
     waiting: AtomicUsize,
-    /// **Locking**: for one look at one line. Nobody is woken under it.
+    /// **Locking**: for one look at one line. Nothing of a waker's runs under it, for it may lead back here.
     lines: Mutex<Lines>,
 }
 
@@ -47,7 +51,7 @@ struct Waiter {
 
 /// A place in a line. Dropped, it is free, and who comes next is called.
 pub(crate) struct Ticket {
-    queue: Arc<Queue>,
+    waiters: Arc<Waiters>,
     key: KeyId,
     number: u64,
 }
@@ -56,11 +60,13 @@ impl Queue {
     /// A line of up to `most` for each key, in which nobody waits for longer than `longest`.
     pub(crate) fn new(most: usize, longest: Duration) -> Self {
         let by_key = HashMap::with_hasher(KeyHash::random());
-        Self { most, longest, waiting: AtomicUsize::new(0), lines: Mutex::new(Lines { by_key, next: 0 }) }
+        let lines = Mutex::new(Lines { by_key, next: 0 });
+        Self { most, longest, waiters: Arc::new(Waiters { waiting: AtomicUsize::new(0), lines }) }
     }
 
-    pub(crate) fn is_of(&self, most: usize, longest: Duration) -> bool {
-        (self.most, self.longest) == (most, longest)
+    /// The same lines, for those who come from now on.
+    pub(crate) fn going_on(&self, most: usize, longest: Duration) -> Self {
+        Self { most, longest, waiters: Arc::clone(&self.waiters) }
     }
 
     pub(crate) fn longest(&self) -> Duration {
@@ -70,17 +76,17 @@ impl Queue {
     /// How many wait, over all keys.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::SeqCst)
+        self.waiters.waiting.load(Ordering::SeqCst)
     }
 
     /// Whether anybody waits in the line of `key`.
     pub(crate) fn is_busy(&self, key: KeyId) -> bool {
-        self.waiting() > 0 && self.lines.lock().by_key.contains_key(&key)
+        self.waiting() > 0 && self.waiters.lines.lock().by_key.contains_key(&key)
     }
 
     /// Joins the line of `key` at its end; `None` where it is full.
-    pub(crate) fn join(self: &Arc<Self>, key: KeyId) -> Option<Ticket> {
-        let mut lines = self.lines.lock();
+    pub(crate) fn join(&self, key: KeyId) -> Option<Ticket> {
+        let mut lines = self.waiters.lines.lock();
         let number = lines.next;
         let line = lines.by_key.entry(key).or_default();
         if line.len() >= self.most {
@@ -91,15 +97,15 @@ impl Queue {
         }
         line.push_back(Waiter { number, called: line.is_empty(), waker: None });
         lines.next += 1;
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        Some(Ticket { queue: Arc::clone(self), key, number })
+        self.waiters.waiting.fetch_add(1, Ordering::SeqCst);
+        Some(Ticket { waiters: Arc::clone(&self.waiters), key, number })
     }
 
     /// Says that a place of `key` may be free: calls who is first.
     #[inline]
     pub(crate) fn call(&self, key: KeyId) {
         if self.waiting() > 0 {
-            let waker = self.lines.lock().by_key.get_mut(&key).and_then(call_first);
+            let waker = self.waiters.lines.lock().by_key.get_mut(&key).and_then(call_first);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -117,27 +123,26 @@ fn call_first(line: &mut VecDeque<Waiter>) -> Option<Waker> {
 impl Ticket {
     /// Ready as soon as it is first in its line, with whether it was called since it asked last.
     pub(crate) fn poll_first(&self, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut lines = self.queue.lines.lock();
+        // The one is cloned before the lock is taken, and the other dropped when it is let go.
+        let mut waker = Some(cx.waker().clone());
+        let mut lines = self.waiters.lines.lock();
         let Some(line) = lines.by_key.get_mut(&self.key) else { return Poll::Ready(true) };
         let Ok(at) = line.binary_search_by_key(&self.number, |waiter| waiter.number) else { return Poll::Ready(true) };
         let Some(waiter) = line.get_mut(at) else { return Poll::Ready(true) };
-        match &mut waiter.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => waiter.waker = Some(cx.waker().clone()),
-        }
+        std::mem::swap(&mut waiter.waker, &mut waker);
         if at == 0 { Poll::Ready(std::mem::take(&mut waiter.called)) } else { Poll::Pending }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut lines = self.queue.lines.lock();
-        let mut next = None;
+        let (mut left, mut next) = (None, None);
+        let mut lines = self.waiters.lines.lock();
         if let Some(line) = lines.by_key.get_mut(&self.key)
             && let Ok(at) = line.binary_search_by_key(&self.number, |waiter| waiter.number)
         {
-            line.remove(at);
-            self.queue.waiting.fetch_sub(1, Ordering::SeqCst);
+            left = line.remove(at);
+            self.waiters.waiting.fetch_sub(1, Ordering::SeqCst);
             // A place that it was called for may be there for the next.
             next = if at == 0 { call_first(line) } else { None };
             if line.is_empty() {
@@ -145,6 +150,7 @@ impl Drop for Ticket {
             }
         }
         drop(lines);
+        drop(left);
         if let Some(waker) = next {
             waker.wake();
         }
@@ -172,7 +178,7 @@ mod tests {
 
     #[test]
     fn who_came_first_is_called_first_and_stays_first_until_it_leaves() {
-        let queue = Arc::new(Queue::new(3, Duration::MAX));
+        let queue = Queue::new(3, Duration::MAX);
         let [first, second, third] = [(); 3].map(|()| queue.join(key(1)).unwrap());
         assert_eq!(poll(&first), Poll::Ready(true), "who joins an empty line asks");
         assert_eq!(poll(&first), Poll::Ready(false));
@@ -189,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_line_is_bounded_and_gone_when_nobody_waits() {
-        let queue = Arc::new(Queue::new(2, Duration::MAX));
+        let queue = Queue::new(2, Duration::MAX);
         let mut waiting: Vec<_> = (0..2).map(|_| queue.join(key(1)).unwrap()).collect();
         assert!(queue.join(key(1)).is_none());
         assert!(queue.is_busy(key(1)) && !queue.is_busy(key(2)));
@@ -199,7 +205,7 @@ mod tests {
         waiting.push(queue.join(key(1)).unwrap());
         drop((waiting, other));
         assert_eq!(queue.waiting(), 0);
-        assert!(queue.lines.lock().by_key.is_empty());
-        assert!(Arc::new(Queue::new(0, Duration::MAX)).join(key(1)).is_none());
+        assert!(queue.waiters.lines.lock().by_key.is_empty());
+        assert!(Queue::new(0, Duration::MAX).join(key(1)).is_none());
     }
 }

@@ -1,5 +1,8 @@
 //! What an attacker would try: each was possible once.
 
+mod places;
+mod reloads;
+
 use std::{
     sync::{
         Arc, OnceLock,

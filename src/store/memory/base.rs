@@ -256,7 +256,12 @@ impl<B: Bucket> Base<B> {
     fn change_if(&self, counts: bool, entry: &mut Entry<B::State>, judged_at: Nanos, taken: &mut Taken, standing: u64) {
         let limit = entry.limit;
         let Some(mut back) = standing.checked_sub(taken.cost) else {
-            let more = taken.cost - standing;
+            let mut more = taken.cost - standing;
+            if self.bucket.holds_places() {
+                // Each place comes back as it was counted, so none can be taken that is not.
+                more = more.min(u64::MAX - self.bucket.used(&entry.state, &limit, judged_at).ceil());
+                taken.cost = standing + more;
+            }
             let (_, mark) = self.bucket.take(&mut entry.state, &limit, judged_at, Ask::new(more));
             taken.added.push((more, mark));
             return;
@@ -292,12 +297,15 @@ impl<B: Bucket> Base<B> {
             // What is charged in addition counts, in the first overflow bucket there is too.
             let _ = shared.get_or_insert_with(|| self.shared_start(known, taken.limit, now));
         }
-        if let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) {
-            let limit = entry.limit;
-            let (judged_at, _) = self.bring(entry, &limit, now);
-            let counts = taken.stamp == shared_stamp(entry);
-            self.change_if(counts, entry, not_before(known.dropped, judged_at), taken, standing);
-        }
+        let Some(entry) = shared.as_mut().and_then(|shared| shared.as_mut()) else {
+            // Nobody counts what is charged in addition, so nothing of it may come back.
+            taken.cost = taken.cost.min(standing);
+            return;
+        };
+        let limit = entry.limit;
+        let (judged_at, _) = self.bring(entry, &limit, now);
+        let counts = taken.stamp == shared_stamp(entry);
+        self.change_if(counts, entry, not_before(known.dropped, judged_at), taken, standing);
     }
 
     pub(super) fn report_full(&self) {
