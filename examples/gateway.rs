@@ -1,6 +1,6 @@
 //! A gateway whose rules are a file: authentication, limits by account and plan, reload, metrics, and answers to "why?".
 //!
-//! `cargo run --features config,metrics,redis --example gateway` serves on 127.0.0.1:3000 and prints what to try. From the
+//! `cargo run --features watch,metrics,redis --example gateway` serves on 127.0.0.1:3000 and prints what to try. From the
 //! environment it takes `PORT`, `RULES` (a file like `examples/rules/gateway.toml`, which it reads unless said otherwise), and
 //! `REDIS_URL`: with it all gateways on that Redis count together, without it each counts in its own memory. The file is read
 //! again when it is saved and on SIGHUP; what is wrong with it is logged, and changes nothing.
@@ -9,7 +9,7 @@ use std::{
     collections::HashMap,
     error::Error,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -27,7 +27,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tollgate::{
     FailurePolicy, Key, Limiter, RateLimitLayer,
     charge::Share,
-    config::{Registry, Rules},
+    config::{Registry, Rules, Watch},
     key::Secret,
     store::{Guarded, MemoryStore, RedisStore},
 };
@@ -84,43 +84,27 @@ fn registry() -> Registry<Body> {
         .value("plan", |request| Some(user(request)?.plan.into()))
 }
 
-/// The limits in force, and where they come from.
+/// The limits in force, and what reads them again when their file is saved.
 struct Limits {
     limiter: Limiter<Request>,
-    path: PathBuf,
-    /// The text that was tried last.
-    tried: Mutex<Option<Vec<u8>>>,
+    watch: Watch,
 }
 
 impl Limits {
-    fn new(path: &Path, redis_url: Option<&str>) -> Result<Self, Failure> {
-        let rules = Rules::from_path(path)?.build(&registry())?;
-        let builder = Limiter::builder(rules);
+    async fn new(path: &Path, redis_url: Option<&str>) -> Result<Self, Failure> {
+        let rules = Rules::from_path(path)?;
+        let builder = Limiter::builder(rules.build(&registry())?);
         let limiter = match redis_url {
-            Some(url) => builder.store(guarded(redis(url)?)),
-            None => builder.store(MemoryStore::new()),
+            Some(url) => {
+                let redis = redis(url)?;
+                // A gateway that is started before its Redis counts by itself until that is there.
+                let _away = tokio::time::timeout(Duration::from_secs(1), redis.connected()).await;
+                builder.store(guarded(redis)).build()?
+            }
+            None => builder.store(MemoryStore::new()).build()?,
         };
-        Ok(Self { limiter: limiter.build()?, path: path.into(), tried: Mutex::new(std::fs::read(path).ok()) })
-    }
-
-    /// Reads the file again, and puts its rules in force if all is well with them.
-    fn reload(&self) {
-        match Rules::from_path(&self.path).and_then(|rules| rules.build(&registry())) {
-            // Says itself what came of it.
-            Ok(rules) => drop(self.limiter.reload(rules)),
-            Err(problems) => self.limiter.reload_failed(&problems),
-        }
-    }
-
-    /// As [`reload`](Self::reload), where the text is another one than was tried last.
-    fn reload_if_changed(&self) {
-        let text = std::fs::read(&self.path).ok();
-        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        if *tried != text {
-            *tried = text;
-            drop(tried);
-            self.reload();
-        }
+        let watch = rules.watch(&limiter, registry())?;
+        Ok(Self { limiter, watch })
     }
 }
 
@@ -138,20 +122,6 @@ fn guarded(redis: RedisStore) -> Guarded {
     Guarded::new(redis, FailurePolicy::Fallback(Share::one_in(2)))
 }
 
-/// Looks once a second whether the file says something else, and reloads then. What it says is compared, so it does not matter how
-/// it came there: saved in place, renamed, behind a link that was changed, on a disk that is somewhere else.
-fn watch(limits: &Arc<Limits>) {
-    let limits = Arc::clone(limits);
-    tokio::spawn(async move {
-        let mut seconds = tokio::time::interval(Duration::from_secs(1));
-        loop {
-            seconds.tick().await;
-            let limits = Arc::clone(&limits);
-            let _ = tokio::task::spawn_blocking(move || limits.reload_if_changed()).await;
-        }
-    });
-}
-
 /// Reloads on SIGHUP, whether or not the file has changed.
 #[cfg(unix)]
 fn on_hangup(limits: &Arc<Limits>) -> Result<(), Failure> {
@@ -160,7 +130,7 @@ fn on_hangup(limits: &Arc<Limits>) -> Result<(), Failure> {
     tokio::spawn(async move {
         while hangups.recv().await.is_some() {
             let limits = Arc::clone(&limits);
-            let _ = tokio::task::spawn_blocking(move || limits.reload()).await;
+            let _ = tokio::task::spawn_blocking(move || limits.watch.reload()).await;
         }
     });
     Ok(())
@@ -231,7 +201,6 @@ fn app(limits: &Arc<Limits>) -> Result<Router, Failure> {
 
 /// Serves until it is told to end.
 async fn serve(listener: tokio::net::TcpListener, limits: &Arc<Limits>) -> Result<(), Failure> {
-    watch(limits);
     #[cfg(unix)]
     on_hangup(limits)?;
     let app = app(limits)?.into_make_service_with_connect_info::<SocketAddr>();
@@ -257,7 +226,7 @@ async fn run() -> Result<(), Failure> {
     let path = variable("RULES").unwrap_or_else(|| DEFAULT_RULES.into());
     // Before there are rules, so that everything is counted.
     prometheus()?;
-    let limits = Arc::new(Limits::new(Path::new(&path), variable("REDIS_URL").as_deref())?);
+    let limits = Arc::new(Limits::new(Path::new(&path), variable("REDIS_URL").as_deref()).await?);
     let port: u16 = variable("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     let address = listener.local_addr()?;
@@ -280,13 +249,20 @@ and save other numbers into the file, or send SIGHUP to process {}.",
 mod prometheus_text;
 
 #[cfg(test)]
+#[path = "../tests/it/redis/server.rs"]
+#[allow(dead_code, reason = "other tests want more of a server")]
+mod server;
+
+#[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use tokio::{
         io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
         net::{TcpListener, TcpStream},
     };
 
-    use super::{prometheus_text::Page, *};
+    use super::{prometheus_text::Page, server::Server, *};
 
     const UPLOADS: &str = "
         [[policies]]
@@ -312,12 +288,16 @@ mod tests {
 
     impl Gateway {
         async fn start(name: &str, rules: &str) -> Self {
+            Self::start_with(name, rules, None).await
+        }
+
+        async fn start_with(name: &str, rules: &str, redis_url: Option<&str>) -> Self {
             let directory = std::env::temp_dir().join(format!("gateway-{}-{name}", std::process::id()));
             std::fs::create_dir_all(&directory).unwrap();
             let path = directory.join("rules.toml");
             std::fs::write(&path, rules).unwrap();
             prometheus().unwrap();
-            let limits = Arc::new(Limits::new(&path, None).unwrap());
+            let limits = Arc::new(Limits::new(&path, redis_url).await.unwrap());
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let served = Arc::clone(&limits);
@@ -331,7 +311,7 @@ mod tests {
         fn save(&self, rules: &str) {
             let other = self.directory.join(".rules.toml.swp");
             std::fs::write(&other, rules).unwrap();
-            std::fs::rename(other, &self.limits.path).unwrap();
+            std::fs::rename(other, self.directory.join("rules.toml")).unwrap();
         }
 
         async fn send(&self, head: &str, key: &str) -> (u16, String) {
@@ -472,6 +452,42 @@ mod tests {
         assert_eq!((of("allowed"), of("refused")), (Some(102_000.0), Some(10.0)));
         assert_eq!(after.get("tollgate_tracked_keys", &[("rule", "client")]), Some(102_000.0));
         for key in ["sentinel", "key-of", "acme", "127.0.0.1"] {
+            assert!(!text.contains(key), "{key} in\n{text}");
+        }
+    }
+
+    /// A real server, and two gateways on it.
+    #[tokio::test]
+    async fn gateways_on_one_redis_count_together_and_each_by_itself_while_it_is_away() {
+        let mut server = Server::start();
+        let url = server.url();
+        let rules = UPLOADS.replace("2/1m", "6/1h");
+        let one = Gateway::start_with("one", &rules, Some(&url)).await;
+        let other = Gateway::start_with("other", &rules, Some(&url)).await;
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            seen.extend([one.upload("key-of-ana").await, other.upload("key-of-bob").await]);
+        }
+        assert_eq!(seen, [200, 200, 200, 200, 200, 200, 429, 429], "six for the account, whichever gateway it asks");
+        let path = "/explain?method=POST&path=/files/b.txt&key=key-of-eve";
+        assert!(one.get(path, "key-of-ops").await.1.contains("6 of 6 left"));
+        // What was used stays used for both, when one has read the file again already.
+        let before = one.limits.limiter.reloads().reloaded;
+        one.save(&rules.replace("6/1h", "7/1h"));
+        one.reloads(before + 1, 0).await;
+        assert_eq!([one.upload("key-of-ana").await, one.upload("key-of-ana").await], [200, 429]);
+        // Alone each grants a half of what it would.
+        server.kill();
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            seen.push(other.upload("key-of-eve").await);
+        }
+        assert_eq!(seen, [200, 200, 200, 429, 429]);
+        let (page, text) = other.page().await;
+        let of = |outcome| page.get("tollgate_decisions_total", &[("rule", "uploads"), ("outcome", outcome)]);
+        assert!(of("fallback") >= Some(3.0) && of("fallback_refused") >= Some(2.0), "{text}");
+        assert!(page.get("tollgate_store_errors_total", &[]) >= Some(1.0), "{text}");
+        for key in ["key-of", "acme", "umbrella"] {
             assert!(!text.contains(key), "{key} in\n{text}");
         }
     }

@@ -42,9 +42,13 @@ mod registry;
 mod resolve;
 mod shape;
 mod texts;
+#[cfg(feature = "watch")]
+mod watch;
 
 pub use problem::{Code, Problem, Problems};
 pub use registry::Registry;
+#[cfg(feature = "watch")]
+pub use watch::Watch;
 
 use std::{collections::BTreeMap, fs, io, path::Path, path::PathBuf, sync::Arc};
 

@@ -6,3 +6,5 @@ mod matching;
 mod outcomes;
 pub(crate) mod published;
 mod schema;
+#[cfg(feature = "watch")]
+mod watching;
