@@ -19,7 +19,7 @@ use tollgate::{
     FailurePolicy, Limit, Limiter, RateLimitLayer, Rule,
     charge::Share,
     key::{self, Secret},
-    store::{Guarded, RedisStore, Store},
+    store::{Guarded, RedisStore, RedisStoreBuilder, Store},
 };
 
 const SERVERS: u32 = 3;
@@ -37,14 +37,30 @@ fn app(store: impl Store) -> Result<Router, Failure> {
     Ok(Router::new().route("/", get(|| async { "hello\n" })).layer(RateLimitLayer::from(limiter)))
 }
 
-/// Redis, which is connected to in the background.
-fn redis(url: &str) -> Result<RedisStore, Failure> {
+/// How to connect to Redis.
+fn builder(url: &str) -> Result<RedisStoreBuilder, Failure> {
     // The same in all processes, as their other secrets; it hides keys on the server.
     let secret = match std::env::var("TOLLGATE_SECRET") {
         Ok(text) => Secret::new(text.into_bytes().try_into().map_err(|_| "TOLLGATE_SECRET: not 16 bytes")?),
         Err(_) => Secret::new(*b"only for showing"),
     };
-    Ok(RedisStore::builder(url, secret).deployment("many-servers").build()?)
+    Ok(RedisStore::builder(url, secret).deployment("many-servers"))
+}
+
+/// Redis, which is connected to in the background.
+fn redis(url: &str) -> Result<RedisStore, Failure> {
+    Ok(builder(url)?.build()?)
+}
+
+/// Fails, and says why, where Redis cannot be used: the servers would serve all the same, and each count alone.
+async fn reach(url: &str) -> Result<(), Failure> {
+    let Err(error) = builder(url)?.connect().await else { return Ok(()) };
+    let (mut why, mut next) = (error.to_string(), error.source());
+    while let Some(cause) = next {
+        why = format!("{why}: {cause}");
+        next = cause.source();
+    }
+    Err(format!("REDIS_URL: {why}").into())
 }
 
 /// What happens while Redis is away: each process grants a third of the limit by itself.
@@ -153,6 +169,9 @@ async fn main() -> Result<(), Failure> {
         let url = url.ok_or("REDIS_URL: say which Redis the servers share")?;
         return serve(port, &url).await;
     }
+    if let Some(url) = &url {
+        reach(url).await?;
+    }
     tokio::task::spawn_blocking(move || match url {
         Some(url) => demonstrate(&url),
         None => {
@@ -203,6 +222,13 @@ mod tests {
             }
             assert_eq!(passed, LIMIT.div_ceil(u64::from(SERVERS)));
         }
+    }
+
+    #[tokio::test]
+    async fn a_redis_that_cannot_be_used_is_named_before_anything_is_shown() {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let why = reach(&format!("redis://127.0.0.1:{port}")).await.unwrap_err().to_string();
+        assert!(why.starts_with("REDIS_URL: ") && why.contains(&format!("127.0.0.1:{port}")), "{why}");
     }
 
     #[tokio::test]

@@ -137,7 +137,8 @@ impl<Req> Limiter<Req> {
     }
 
     /// As [`acquire`](Self::acquire), and returns what ends with the request: dropped, places
-    /// [in flight](crate::Limit::in_flight) are free again, and what else was charged stands.
+    /// [in flight](crate::Limit::in_flight) are free again, and what else was charged stands. Only that is in the receipt: to
+    /// give other charges back, take one from [`reserve`](Self::reserve).
     ///
     /// # Errors
     ///

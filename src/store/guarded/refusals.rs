@@ -25,6 +25,9 @@ const ON_ITS_WAY: Nanos = Nanos::SECOND;
 /// So many times of what came back are kept in each part, for keys that fall together.
 const RETURNS: usize = 16;
 
+/// Later than any time is.
+const NEVER: Nanos = Nanos::MAX;
+
 /// Which rule, and whose bucket.
 type Whose = (u64, KeyId);
 
@@ -60,7 +63,9 @@ struct Refused {
     forget_at: Nanos,
     told_limit: u64,
     remaining: u64,
-    reset_at: Option<Nanos>,
+    /// When the told `reset` and `effective_window` end; [`NEVER`] where none was told.
+    reset_at: Nanos,
+    window_ends: Nanos,
 }
 
 /// What the memory says of a request.
@@ -131,6 +136,7 @@ impl Refusals {
             let Outcome::Refuse(Wait::For(wait)) = judged.verdict.outcome else { continue };
             let Some(number) = number.filter(|_| is_plain(charge) && !judged.verdict.untracked) else { continue };
             let until = now.saturating_add(wait);
+            let ends = |span: Option<Nanos>| span.map_or(NEVER, |span| now.saturating_add(span));
             let refused = Refused {
                 limit: charge.limit,
                 needs: charge.cost.saturating_add(charge.keep),
@@ -140,7 +146,8 @@ impl Refusals {
                 forget_at: until.min(now.saturating_add(self.longest)),
                 told_limit: judged.verdict.limit,
                 remaining: judged.verdict.remaining,
-                reset_at: judged.verdict.reset.map(|reset| now.saturating_add(reset)),
+                reset_at: ends(judged.verdict.reset),
+                window_ends: ends(judged.verdict.effective_window),
             };
             let whose = (number, charge.key);
             if let Some(mut part) = self.part(&whose).filter(|part| part.forgotten == *seen) {
@@ -224,8 +231,10 @@ impl Part {
             return None;
         }
         let outcome = Outcome::Refuse(Wait::For(refused.until.saturating_sub(now)));
-        let reset = refused.reset_at.map(|reset_at| reset_at.saturating_sub(now));
-        Some(Verdict::new(outcome, refused.told_limit, refused.remaining, reset).from_source(Source::Remembered))
+        let left = |end: Nanos| (end != NEVER).then(|| end.saturating_sub(now));
+        let mut verdict = Verdict::new(outcome, refused.told_limit, refused.remaining, left(refused.reset_at));
+        verdict.effective_window = left(refused.window_ends);
+        Some(verdict.from_source(Source::Remembered))
     }
 
     fn returned(&self, place: usize) -> Nanos {

@@ -62,7 +62,8 @@ fn join(places: &[Weak<Place>], spec: &RuleSpec, bound: Bound, replaces: bool) -
     }
     if let Some(table) = tables.first().filter(|_| !replaces) {
         return Err(Unsupported::new(format!(
-            "another rule of this name on this store counts by the {}{}; give one of them another name, or its own store",
+            "a rule of this name on this store counts by the {}{} already (the same one, where this is a reload); give \
+             this one another name, or its own store",
             table.algorithm.name(),
             if table.keyed { "" } else { " without keys" }
         )));

@@ -124,8 +124,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Where the URL or the deployment's name is none, a time is zero or out of its range, or this is not called in a tokio
-    /// runtime: the store's tasks run there.
+    /// Where the URL or the deployment's name is none, the URL begins with `rediss://` and the feature `redis-rustls` is
+    /// off, a time is zero or out of its range, or this is not called in a tokio runtime: the store's tasks run there.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         if !names::is_deployment(&self.deployment) {
             let name = self.deployment.escape_debug();
@@ -154,7 +154,7 @@ impl RedisStoreBuilder {
             lives: Arc::new(Lives::random()),
         };
         let source = Source::new(&client, settings.clone(), self.connect_timeout)
-            .map_err(|error| StoreError::caused_by("this is no address of a Redis server", error))?;
+            .map_err(|error| StoreError::caused_by("this client cannot connect to a Redis server", error))?;
         let link = Arc::new(Link::new());
         let held = Arc::new(Held::default());
         let (giving_back, changes) = GivingBack::new();

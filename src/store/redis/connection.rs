@@ -11,7 +11,10 @@ use std::{
 use ::redis::{Cmd, RedisError, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, watch};
 
-use super::ticket::{Queue, Ticket};
+use super::{
+    ticket::{Queue, Ticket},
+    why::{self, NoConnection, refused},
+};
 use crate::{
     error::StoreError,
     observe,
@@ -40,7 +43,9 @@ pub(super) struct Link {
 #[derive(Default)]
 struct Current {
     live: Option<Arc<Live>>,
-    why_not: Option<RedisError>,
+    why_not: Option<NoConnection>,
+    /// The last way out that the log was told of since there was a connection.
+    told: Option<&'static str>,
     /// Whether nobody will connect any more.
     over: bool,
 }
@@ -76,7 +81,7 @@ impl Link {
         let current = self.current();
         match (&current.live, &current.why_not) {
             (Some(live), _) => Ok(Arc::clone(live)),
-            (None, Some(why)) => Err(StoreError::caused_by("there is no connection to Redis", why.clone())),
+            (None, Some(why)) => Err(why.error.clone()),
             (None, None) => Err(StoreError::new("there is no connection to Redis yet")),
         }
     }
@@ -119,7 +124,7 @@ impl Link {
                     return Ok(());
                 }
                 if let Some(why) = &current.why_not {
-                    return Err(StoreError::caused_by("Redis cannot be reached", why.clone()));
+                    return Err(why.error.clone());
                 }
             }
             let _ = up.changed().await;
@@ -135,6 +140,7 @@ impl Link {
     pub(super) fn publish(&self, live: Arc<Live>) {
         let mut current = self.current();
         current.live = Some(live);
+        current.told = None;
         let recovered = current.why_not.take().is_some();
         drop(current);
         self.up.send_replace(true);
@@ -143,14 +149,16 @@ impl Link {
         }
     }
 
-    pub(super) fn could_not_connect(&self, why: RedisError) {
+    pub(super) fn could_not_connect(&self, why: NoConnection) {
         let mut current = self.current();
-        let first = current.why_not.is_none();
+        // Once, and again where somebody has to do something, which was not so when it broke.
+        let is_news = current.why_not.is_none() || why.way_out.is_some() && why.way_out != current.told;
+        current.told = why.way_out.or(current.told);
         current.why_not = Some(why.clone());
         drop(current);
         self.up.send_replace(false);
-        if first {
-            observe::connection_lost(&why);
+        if is_news {
+            observe::connection_lost(&why.error);
         }
     }
 
@@ -160,11 +168,12 @@ impl Link {
         if !current.live.as_deref().is_some_and(|current| std::ptr::eq(current, live)) {
             return;
         }
+        let why = why::given_up(why);
         current.live = None;
         current.why_not = Some(why.clone());
         drop(current);
         self.lost.notify_one();
-        observe::connection_lost(&why);
+        observe::connection_lost(&why.error);
     }
 
     fn local_micros(&self) -> u64 {
@@ -259,25 +268,6 @@ impl Drop for Live {
 /// Whether an error says that no question to this server has an answer for now.
 pub(super) fn is_of_the_server(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"))
-}
-
-/// What the server said instead of an answer.
-fn refused(error: RedisError) -> StoreError {
-    let of_one_request = is_of_a_key(&error);
-    let error = StoreError::caused_by("Redis refused the command", error);
-    if of_one_request { error.of_one_request() } else { error }
-}
-
-/// Whether an error is about what somebody else has written to a key: questions about others have an answer.
-fn is_of_a_key(error: &RedisError) -> bool {
-    // What fails in a script itself is a value that it cannot read, and begins with where.
-    let where_in_script = "user_script:";
-    match error.code() {
-        Some("WRONGTYPE") => true,
-        Some("ERR") => error.detail().is_some_and(|detail| detail.contains(where_in_script)),
-        Some(code) => code.starts_with(where_in_script),
-        None => false,
-    }
 }
 
 /// A script's reply.

@@ -38,6 +38,7 @@ mod talk;
 mod ticket;
 #[cfg(feature = "redis-rustls")]
 mod tls;
+mod why;
 
 use alarm::Alarm;
 pub use builder::RedisStoreBuilder;
@@ -153,8 +154,7 @@ impl RedisStore {
     /// Returns a builder for a store on the server at `url`: `redis://`, `rediss://` (with the feature `redis-rustls`) or
     /// `unix://`, with user, password and database as usual.
     pub fn builder(url: &str, secret: Secret) -> RedisStoreBuilder {
-        let client = ::redis::Client::open(url)
-            .map_err(|error| StoreError::caused_by("this is no address of a Redis server", error));
+        let client = ::redis::Client::open(url).map_err(|error| why::no_url(url, error));
         RedisStoreBuilder::new(client, secret)
     }
 

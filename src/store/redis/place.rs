@@ -59,7 +59,7 @@ impl Places {
         let Some(kind) = Kind::of(&spec.algorithm) else {
             return Err(Unsupported::new(
                 "a bucket of one's own runs in this process, and this store's buckets run on the Redis server; use one of \
-                 the algorithms there are, or the memory store for this rule",
+                 the algorithms there are, or give the rule a limiter of its own with a memory store",
             ));
         };
         let numbers = Numbers::new(kind, &spec.limit)
@@ -72,8 +72,8 @@ impl Places {
         if let Some(place) = places.get(name).and_then(Weak::upgrade) {
             if place.algorithm != spec.algorithm || place.keyed != spec.keyed {
                 return Err(Unsupported::new(format!(
-                    "another rule of this name on this store counts by the {}{}; give one of them another name, or its \
-                     own store",
+                    "a rule of this name on this store counts by the {}{} already (the same one, where this is a reload); \
+                     give this one another name, or its own store",
                     place.algorithm.name(),
                     if place.keyed { "" } else { " without keys" }
                 )));

@@ -29,6 +29,7 @@ use super::{
     script::{DECIDE, begin, by_text, call},
     talk::Talk,
     ticket::Queue,
+    why,
 };
 use crate::time::{BoxFuture, Clock, Nanos};
 
@@ -114,7 +115,7 @@ impl Source {
             Ok(Value::Array(role)) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {}
             // Who may not ask finds out by the first charge.
             Err(error) if error.code() == Some("NOPERM") => {}
-            Ok(_) => return Err((::redis::ErrorKind::Client, "the server is a replica").into()),
+            Ok(_) => return Err((::redis::ErrorKind::Client, why::IS_REPLICA).into()),
             Err(error) => return Err(error),
         }
         // Asks nothing: the server keeps the script and tells its time.
@@ -145,7 +146,9 @@ impl Source {
                         continue;
                     }
                 }
-                Err(error) => link.could_not_connect(error),
+                Err(error) => {
+                    link.could_not_connect(why::no_connection(self.client.get_connection_info().addr(), error));
+                }
             }
             let _wanted_or_over = tokio::time::timeout(some_of(pause), link.wanted.notified()).await;
             pause = pause.saturating_mul(2).min(LONGEST_PAUSE);

@@ -1,5 +1,7 @@
 //! What is wrong with one request, one key or one server: whom it does not concern does not notice.
 
+use std::error::Error;
+
 use futures_util::future::join_all;
 use tollgate::{
     FailurePolicy, Key, Limit, Limiter, Rule,
@@ -94,4 +96,91 @@ async fn a_server_that_has_become_a_replica_is_left_whatever_was_asked_together(
         assert!(decisions.iter().all(Result::is_err), "{name}: {decisions:?}");
         assert!(!store.is_connected(), "{name}");
     }
+}
+
+/// The URL of `server` for a user of it who may do what `may` says.
+fn url_of_a_user(server: &Server, may: &[&str]) -> String {
+    server.run::<()>(&[&["ACL", "SETUSER", "limits", "reset", "on", ">word", "~tg1:*"], may].concat());
+    server.url().replace("redis://", "redis://limits:word@")
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_run_what_the_script_calls_opens_the_circuit() {
+    const MOST: [&str; 6] = ["+eval", "+evalsha", "+get", "+mget", "+del", "+time"];
+    let server = Server::start();
+    let url = url_of_a_user(&server, &MOST);
+    let builder = RedisStore::builder(&url, secret()).deadline(PATIENT).connect_timeout(PATIENT);
+    let store = builder.connect().await.unwrap();
+    let guarded = guard(&store);
+    let limiter = Limiter::builder([by_id("user", Limit::per_day(50))]).store(guarded.clone()).build().unwrap();
+    let error = Limiter::builder([by_id("user", Limit::per_day(50))]).store(store).build().unwrap();
+    let error = error.check(&1).await.unwrap_err();
+    assert!(error.source().unwrap().to_string().contains("lacks a permission: +eval"), "{error:?}");
+    for id in 0..5 {
+        assert!(limiter.check(&id).await.unwrap().is_degraded(), "{id}");
+    }
+    assert!(guarded.is_open(), "{:?}", guarded.counts());
+}
+
+#[tokio::test]
+async fn what_the_page_says_a_user_needs_is_enough_for_each_algorithm() {
+    const ALL: [&str; 16] = [
+        "+eval",
+        "+evalsha",
+        "+get",
+        "+mget",
+        "+set",
+        "+del",
+        "+time",
+        "+getrange",
+        "+setrange",
+        "+pexpire",
+        "+zadd",
+        "+zrem",
+        "+zrange",
+        "+zrangebyscore",
+        "+zremrangebyscore",
+        "+zrevrange",
+    ];
+    let server = Server::start();
+    let url = url_of_a_user(&server, &ALL);
+    let builder = RedisStore::builder(&url, secret()).deadline(PATIENT).connect_timeout(PATIENT);
+    let store = builder.connect().await.unwrap();
+    let limit = Limit::per_day(2).burst(2);
+    let rules = [
+        by_id("token", limit),
+        by_id("queue", limit).algorithm(LeakyBucket),
+        by_id("fixed", Limit::per_day(2)).algorithm(FixedWindow),
+        by_id("log", Limit::per_day(2)).algorithm(SlidingWindowLog),
+        by_id("counter", Limit::per_day(2)).algorithm(SlidingWindowCounter),
+        by_id("places", Limit::in_flight(2)),
+    ];
+    for rule in rules {
+        let name = rule.name().to_owned();
+        let limiter = Limiter::builder([rule]).store(store.clone()).build().unwrap();
+        for _ in 0..3 {
+            let (decision, receipt) = limiter.reserve(&1).await.unwrap();
+            assert!(decision.is_allowed(), "{name}");
+            receipt.give_back();
+            store.flush().await.unwrap();
+        }
+        limiter.reset(&name, Key::from(1_u64)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_lets_nobody_in_says_what_to_change() {
+    let server = Server::start();
+    let connect = async |url: &str| {
+        let builder = RedisStore::builder(url, secret()).deadline(PATIENT).connect_timeout(PATIENT);
+        builder.connect().await.unwrap_err().to_string()
+    };
+    let url = url_of_a_user(&server, &["+get"]);
+    let why = connect(&url).await;
+    assert!(why.contains("lacks a permission: +eval"), "{why}");
+    let why = connect(&url.replace("word", "another")).await;
+    assert!(why.contains("redis://user:password@host") && !why.contains("another"), "{why}");
+    server.run::<()>(&["CONFIG", "SET", "requirepass", "geheim"]);
+    let why = connect(&server.url()).await;
+    assert!(why.contains("redis://:password@host"), "{why}");
 }

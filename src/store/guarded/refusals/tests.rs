@@ -195,3 +195,23 @@ fn never_holds_more_than_it_may() {
         assert!(rig.refusals.len() >= size / 4, "{} of {size}", rig.refusals.len());
     }
 }
+
+#[test]
+fn what_was_told_with_a_refusal_is_told_again_less_the_time_that_went_by() {
+    let (rig, start) = (Rig::of(100), Nanos::from_secs(100));
+    let told = rig.charge(7);
+    let refused = Outcome::Refuse(Wait::For(Nanos::from_secs(6)));
+    let both = Verdict::new(refused, 10, 0, Some(Nanos::from_secs(54))).within(Nanos::from_secs(6));
+    for (verdict, reset, window) in [(both, Some(53), Some(5)), (Verdict::new(refused, 10, 0, None), None, None)] {
+        let Recall::Ask(seen) = rig.refusals.recall(start, &[(&told, Some(1))], &mut Verdicts::new()) else { panic!() };
+        let mut verdicts = Verdicts::new();
+        verdicts.push(Judged::new(verdict, None));
+        rig.refusals.remember(start, &[(&told, Some(1))], &verdicts, &seen);
+        let (later, mut again) = (start.saturating_add(Nanos::SECOND), Verdicts::new());
+        assert!(matches!(rig.refusals.recall(later, &[(&told, Some(1))], &mut again), Recall::Refused));
+        let again = again.iter().next().unwrap().verdict;
+        assert_eq!(again.outcome, Outcome::Refuse(Wait::For(Nanos::from_secs(5))));
+        assert_eq!((again.reset, again.effective_window), (reset.map(Nanos::from_secs), window.map(Nanos::from_secs)));
+        rig.refusals.forget(1, told.key);
+    }
+}
