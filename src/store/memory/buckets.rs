@@ -247,7 +247,7 @@ impl<B: Packed> Buckets<B> {
         match (self.pack(table, &entry), vacancy) {
             (Some(words), _) => {
                 if vacancy == Vacancy::None {
-                    self.rebuild(table, now);
+                    self.rebuild(table, table.base.kin.count.droppable(now, table.lingers));
                     vacancy = self.dense.vacancy(hash, |_| false);
                 }
                 self.dense.insert(vacancy, Slot::new(key, entry.era, words));
@@ -260,37 +260,38 @@ impl<B: Packed> Buckets<B> {
         }
     }
 
-    /// Drops fresh buckets of the dense table and makes room in it. Returns how many went, and when the next goes.
-    pub(super) fn rebuild(&mut self, table: &ShardedTable<B>, now: Nanos) -> (usize, Nanos) {
+    /// Drops the buckets of the dense table that were fresh at `by` and makes room in it. Returns how many went, and when
+    /// the next is fresh.
+    pub(super) fn rebuild(&mut self, table: &ShardedTable<B>, by: Nanos) -> (usize, Nanos) {
         let (seen, limit, mut next) = (self.seen, self.limit, Nanos::MAX);
         let keep = |slot: &Slot<B::Words>| {
             let fresh_at = table.fresh_at(slot, &limit, seen);
-            next = if fresh_at > now { next.min(fresh_at) } else { next };
-            fresh_at > now
+            next = if fresh_at > by { next.min(fresh_at) } else { next };
+            fresh_at > by
         };
         let dropped = self.dense.rebuild(keep, |key| table.base.hash(key));
         if dropped > 0 {
-            self.dropped = self.dropped.max(now);
+            self.dropped = self.dropped.max(by);
         }
         table.base.kin.count.evict(dropped);
         (dropped, next)
     }
 
-    /// Drops all fresh buckets. Returns how many went, and when the next goes.
-    pub(super) fn sweep(&mut self, table: &ShardedTable<B>, now: Nanos) -> (usize, Nanos) {
+    /// Drops all buckets that were fresh at `by`, now or a little before. Returns how many went, and when the next is fresh.
+    pub(super) fn sweep(&mut self, table: &ShardedTable<B>, now: Nanos, by: Nanos) -> (usize, Nanos) {
         if was_set_back(self.latest(), now) {
             self.set_back(table, now);
         }
-        self.dropped = self.dropped.max(now);
-        let (mut dropped, mut next) = self.rebuild(table, now);
+        self.dropped = self.dropped.max(by);
+        let (mut dropped, mut next) = self.rebuild(table, by);
         if self.dense.len() == 0 {
             self.dense.clear();
         }
         for Former { limit, dense } in &mut self.former {
             let keep = |slot: &Slot<B::Words>| {
                 let fresh_at = table.fresh_at(slot, limit, self.seen);
-                next = if fresh_at > now { next.min(fresh_at) } else { next };
-                fresh_at > now
+                next = if fresh_at > by { next.min(fresh_at) } else { next };
+                fresh_at > by
             };
             let gone = dense.rebuild(keep, |key| table.base.hash(key));
             table.base.kin.count.evict(gone);
@@ -301,8 +302,8 @@ impl<B: Packed> Buckets<B> {
             let before = wide.len();
             wide.retain(|_, entry| {
                 let fresh_at = table.base.bucket.fresh_at(&entry.state, &entry.limit);
-                next = if fresh_at > now { next.min(fresh_at) } else { next };
-                fresh_at > now
+                next = if fresh_at > by { next.min(fresh_at) } else { next };
+                fresh_at > by
             });
             table.base.kin.count.evict(before - wide.len());
             dropped += before - wide.len();

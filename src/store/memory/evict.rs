@@ -1,9 +1,19 @@
-//! How many buckets there may be.
+//! How many buckets there may be, and how long one that nobody needs stays while there is no room.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::MemoryCounts;
-use crate::observe::Steps;
+use crate::{limit::Limit, observe::Steps, time::Nanos};
+
+/// How long a bucket that is fresh again stays while there is no room: the least of this and of a fiftieth of the time that a
+/// spent one needs. Who asks once a second keeps the place; a flood that may hold one for as long as its bucket takes
+/// to fill holds it a fiftieth longer.
+const LINGERS: Nanos = Nanos::from_secs(1);
+
+pub(super) fn lingers(limit: &Limit) -> Nanos {
+    let to_fill = u128::from(limit.capacity()) * u128::from(limit.period_nanos()) / u128::from(limit.permits().max(1));
+    Nanos::new(u64::try_from(to_fill / 50).unwrap_or(u64::MAX)).min(LINGERS)
+}
 
 /// How many keys there are and may be.
 pub(super) struct Count {
@@ -48,6 +58,13 @@ impl Count {
 
     pub(super) fn has_room(&self) -> bool {
         self.get() < self.max
+    }
+
+    /// Buckets that were fresh at this time may be dropped `now`: all that are, or while there is no room those that nobody
+    /// came back for.
+    #[inline]
+    pub(super) fn droppable(&self, now: Nanos, lingers: Nanos) -> Nanos {
+        if self.has_room() { now } else { now.saturating_sub(lingers) }
     }
 
     pub(super) fn get(&self) -> usize {

@@ -14,6 +14,7 @@ use super::{
     base::{Base, Known, When, was_set_back},
     buckets::Buckets,
     dense::{Slot, Vacancy},
+    evict::lingers,
     line::{self, Kin, Line, Make},
     lock::Mutex,
     table::{Alone, AnyTable, Entry, Inherited, Settled, Visit, nothing_else, visit_alone},
@@ -42,6 +43,8 @@ pub(super) struct ShardedTable<B: Packed> {
     pub(super) base: Base<B>,
     /// The limit of the dense tables at first.
     limit: Limit,
+    /// How long buckets under it stay while there is no room.
+    pub(super) lingers: Nanos,
     shards: OnceLock<Box<[Shard<B>]>>,
     shard_count: usize,
 }
@@ -58,7 +61,7 @@ impl<B: Packed> ShardedTable<B> {
     pub(super) fn new(bucket: B, make: Make<'_>) -> Self {
         let shard_count = if make.spec.keyed { make.bound.max_keys.div_ceil(KEYS).min(MOST_SHARDS) } else { 1 };
         let limit = make.spec.limit;
-        Self { base: Base::new(bucket, make), limit, shards: OnceLock::new(), shard_count }
+        Self { base: Base::new(bucket, make), limit, lingers: lingers(&limit), shards: OnceLock::new(), shard_count }
     }
 
     fn shards(&self) -> &[Shard<B>] {
@@ -218,7 +221,8 @@ impl<B: Packed> ShardedTable<B> {
     }
 
     fn vacancy(&self, buckets: &Buckets<B>, hash: u64, (judged_at, _): When) -> Vacancy {
-        buckets.dense.vacancy(hash, |slot| self.fresh_at(slot, &buckets.limit, buckets.seen) <= judged_at)
+        let by = self.base.kin.count.droppable(judged_at, self.lingers);
+        buckets.dense.vacancy(hash, |slot| self.fresh_at(slot, &buckets.limit, buckets.seen) <= by)
     }
 }
 
@@ -236,9 +240,9 @@ impl<B: Packed> Shard<B> {
         self.nothing_fresh_before.load(Ordering::Relaxed) <= now.get()
     }
 
-    fn sweep(&self, table: &ShardedTable<B>, now: Nanos) -> usize {
+    fn sweep(&self, table: &ShardedTable<B>, now: Nanos, by: Nanos) -> usize {
         let mut buckets = self.buckets.lock();
-        let (dropped, next) = buckets.sweep(table, now);
+        let (dropped, next) = buckets.sweep(table, now, by);
         self.nothing_fresh_before.store(next.get(), Ordering::Relaxed);
         dropped
     }
@@ -338,7 +342,7 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         let shard = self.shard(self.base.hash(key));
         let mut buckets = shard.buckets.lock();
         if buckets.dense.is_crowded() {
-            let (_, next) = buckets.rebuild(self, now);
+            let (_, next) = buckets.rebuild(self, self.base.kin.count.droppable(now, self.lingers));
             // What is kept beside the dense table was not looked at.
             if !buckets.has_beside() {
                 shard.nothing_fresh_before.store(next.get(), Ordering::Relaxed);
@@ -349,9 +353,9 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
     }
 
     fn make_room(&self, key: KeyId, now: Nanos) {
-        let own = self.shard(self.base.hash(key));
-        if own.may_have_fresh(now) {
-            own.sweep(self, now);
+        let (own, by) = (self.shard(self.base.hash(key)), self.base.kin.count.droppable(now, self.lingers));
+        if own.may_have_fresh(by) {
+            own.sweep(self, now, by);
         }
         let shards = self.shards();
         for _ in 0..LOOKS_FOR_ROOM {
@@ -359,8 +363,8 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
                 return;
             }
             let at = self.base.hand.fetch_add(1, Ordering::Relaxed) % shards.len().max(1);
-            if let Some(shard) = shards.get(at).filter(|shard| shard.may_have_fresh(now)) {
-                shard.sweep(self, now);
+            if let Some(shard) = shards.get(at).filter(|shard| shard.may_have_fresh(by)) {
+                shard.sweep(self, now, by);
                 return;
             }
         }
@@ -372,7 +376,8 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
 
     fn sweep(&self, now: Nanos) -> usize {
         // The few shared buckets stay: a thread that comes late has to find them.
-        let dropped = self.shards.get().map_or(0, |shards| shards.iter().map(|shard| shard.sweep(self, now)).sum());
+        let dropped =
+            self.shards.get().map_or(0, |shards| shards.iter().map(|shard| shard.sweep(self, now, now)).sum());
         self.base.drain_before(now);
         dropped
     }
@@ -383,7 +388,7 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         let at = self.base.hand.fetch_add(1, Ordering::Relaxed) % shards.len().max(1);
         let Some(shard) = shards.get(at) else { return false };
         if shard.may_have_fresh(now) {
-            shard.sweep(self, now);
+            shard.sweep(self, now, now);
         }
         let is_empty = shard.buckets.lock().is_empty();
         self.base.is_drained(is_empty, shards.len(), now)
