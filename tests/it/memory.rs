@@ -150,13 +150,70 @@ fn keys_that_come_and_go_are_dropped_along_the_way() {
 #[test]
 fn a_key_whose_charge_came_back_makes_room_for_another() {
     let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Refuse).build();
-    let limiter = on(&store, &ManualClock::at(TODAY), [rule("r", Limit::per_hour(3))]);
+    let clock = ManualClock::at(TODAY);
+    let limiter = on(&store, &clock, [rule("r", Limit::per_hour(3))]);
     let (_, receipt) = limiter.reserve_now(&1).unwrap();
     // A key without room looks for it in a few places, and goes on from there the next time.
     let finds_room = || (0..300).any(|_| passes(&limiter, 2));
     assert!(!finds_room(), "there is room for one");
     receipt.give_back();
-    assert!(finds_room(), "the first is as new, so its place is free");
+    assert!(!finds_room(), "the first is as new, and may come back within a second");
+    clock.advance(Duration::from_secs(1));
+    assert!(finds_room(), "it did not, so its place is free");
+}
+
+#[test]
+fn who_comes_back_within_a_second_keeps_its_place_in_a_flood() {
+    for overflow in [Overflow::Share(1), Overflow::Refuse] {
+        let store = MemoryStore::builder().max_keys(500).overflow(overflow).build();
+        let clock = ManualClock::at(TODAY);
+        // As new half a second after it asked once, and fifty seconds after it used all.
+        let limiter = on(
+            &store,
+            &clock,
+            [rule("r", Limit::per_second(2).burst(100)).cost(|key| if *key == 0 { 1 } else { 100 })],
+        );
+        for ms in 0..100_000_u64 {
+            if ms % 1_000 == 0 {
+                let decision = limiter.check_now(&0).unwrap();
+                assert!(decision.is_allowed(), "{overflow:?}: {ms}");
+                assert!(!decision.tightest().unwrap().verdict.untracked, "{overflow:?}: {ms}");
+            }
+            passes(&limiter, ms + 1);
+            clock.advance(Duration::from_millis(1));
+        }
+        assert_eq!(store.tracked_keys(), 500, "{overflow:?}");
+    }
+}
+
+fn lingers(bucket: impl Bucket + Copy, limit: Limit, fresh: u64, lingers: u64) {
+    let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Refuse).build();
+    // On the hour, where windows begin.
+    let clock = ManualClock::at(Nanos::from_secs(1_700_000_000 / 3_600 * 3_600));
+    let all = limit.capacity();
+    let limiter = on(&store, &clock, [rule("r", limit).algorithm(bucket).cost(move |_| all)]);
+    // A key without room looks for it in a few places, and goes on from there the next time.
+    let finds_room = || (0..300).any(|_| passes(&limiter, 2));
+    assert!(passes(&limiter, 1));
+    clock.advance(Duration::from_millis(fresh + lingers) - Duration::from_nanos(1));
+    assert!(!finds_room(), "{bucket:?}, {limit:?}: too early");
+    clock.advance(Duration::from_nanos(1));
+    assert!(finds_room(), "{bucket:?}, {limit:?}: too late");
+}
+
+#[test]
+fn a_place_stays_for_a_second_or_a_fiftieth_of_what_its_bucket_takes_to_fill_and_no_longer() {
+    for (limit, fresh, more) in [
+        (Limit::per_hour(10), 3_600_000, 1_000),
+        (Limit::per_second(2).burst(100), 50_000, 1_000),
+        (Limit::per_second(10), 1_000, 20),
+        (Limit::per_second(500).burst(25), 50, 1),
+    ] {
+        lingers(TokenBucket, limit, fresh, more);
+        if limit.capacity() == limit.permits() {
+            lingers(FixedWindow, limit, fresh, more);
+        }
+    }
 }
 
 #[test]
