@@ -146,7 +146,40 @@ fn what_is_explained_of_random_requests_is_what_they_get() {
 fn what_is_explained_under_published_rules_is_what_requests_get() {
     use crate::rules_as_data::published::{Account, rules};
 
+    const PATHS: [&str; 15] = [
+        "/",
+        "/login",
+        "/search",
+        "/messages",
+        "/reports/7",
+        "/v1/charges",
+        "/v1/files/f1",
+        "/v1/customers/search",
+        "/v1/billing/meter_events",
+        "/acme/new-acct",
+        "/acme/new-order",
+        "/acme/chall/c1",
+        "/admin/api/2026-01/graphql.json",
+        "/admin/api/2026-01/products.json",
+        "/v2/library/alpine/manifests/latest",
+    ];
+    // Some are on the lists of one set or another.
+    const PEERS: [&str; 7] =
+        ["192.0.2.1", "192.0.2.2", "192.0.2.10", "192.0.2.66", "192.0.2.99", "10.1.2.3", "2001:db8::1"];
+    const HEADERS: [(&str, &[&str]); 10] = [
+        ("x-number", &["555", "556"]),
+        ("x-kind", &["marketing", "other"]),
+        ("x-client-id", &["c1"]),
+        ("x-api-key", &["k1", "k2"]),
+        ("x-domain", &["a.example", "dyn.example"]),
+        ("x-names", &["a", "a,b"]),
+        ("x-identifier", &["a.example"]),
+        ("x-customer", &["c"]),
+        ("x-app", &["a1", "a2"]),
+        ("x-shop", &["s1"]),
+    ];
     let sets = ["dockerhub", "envoy", "kong", "letsencrypt", "nginx", "shopify", "stripe"];
+    let [mut passed, mut refused, mut held] = [0; 3];
     let mut random = Random::new(4);
     let one_of = |random: &mut Random, texts: &[&'static str]| texts[random.below(texts.len() as u64) as usize];
     for set in sets {
@@ -155,25 +188,39 @@ fn what_is_explained_under_published_rules_is_what_requests_get() {
         // The last few requests are still being answered.
         let mut running = VecDeque::new();
         for _ in 0..10_000 / sets.len() + 1 {
-            clock.advance(Duration::from_millis(random.below(400)));
-            let path =
-                one_of(&mut random, &["/", "/v1/charges", "/v1/search", "/acme/new-order", "/login", "/graphql"]);
+            // So many that each set refuses some of them.
+            clock.advance(Duration::from_millis(random.below(10)));
+            let path = one_of(&mut random, &PATHS);
             let mut request = http::Request::builder()
                 .uri(path)
-                .method(one_of(&mut random, &["GET", "POST", "HEAD"]))
+                .method(one_of(&mut random, &["GET", "POST", "POST", "HEAD"]))
                 .header("host", "api.example.com")
                 .header("x-hits", random.below(5).to_string())
                 .header("x-points", random.below(1_200).to_string())
-                .header("x-domain", one_of(&mut random, &["a.example", "b.example"]))
                 .body(())
                 .unwrap();
+            for (name, values) in HEADERS {
+                if !random.one_in(3) {
+                    request.headers_mut().insert(name, one_of(&mut random, values).parse().unwrap());
+                }
+            }
+            if !random.one_in(50) {
+                let peer: std::net::IpAddr = one_of(&mut random, &PEERS).parse().unwrap();
+                request.extensions_mut().insert(peer);
+            }
             let account = Account {
-                name: one_of(&mut random, &["ana", "bob", "eve"]),
-                plan: one_of(&mut random, &["standard", "advanced", "plus", "free", "team"]),
+                name: one_of(&mut random, &["ana", "acme", "hosting"]),
+                plan: one_of(&mut random, &["standard", "plus", "personal", "pro"]),
                 mode: one_of(&mut random, &["live", "test"]),
             };
             if !random.one_in(6) {
                 request.extensions_mut().insert(account);
+            }
+            let explained = limiter.explain_now(&request).unwrap().decision;
+            match (explained.is_allowed(), explained.delay().is_zero()) {
+                (true, true) => passed += 1,
+                (true, false) => held += 1,
+                (false, _) => refused += 1,
             }
             running.push_back(agree(&limiter, &request));
             if running.len() > 12 {
@@ -181,6 +228,11 @@ fn what_is_explained_under_published_rules_is_what_requests_get() {
             }
         }
     }
+    println!(
+        "of {} requests {passed} passed, {held} were held and {refused} refused, each as explained",
+        passed + held + refused
+    );
+    assert!(passed + held + refused >= 10_000 && passed.min(refused) > 500 && held > 0);
 }
 
 /// A request with axum's body cannot be shared between threads, so a handler may await nothing that holds a reference to it.

@@ -103,8 +103,13 @@ fn hammer(seed: u64, run: Run) {
         most += highest * (time.as_secs() + 1);
     }
     let least = 5 * time.as_secs();
-    for passed in &passed {
-        let passed = passed.load(Ordering::Relaxed);
+    let passed = passed.map(AtomicU64::into_inner);
+    println!(
+        "{RELOADS} reloads, {} rounds of both threads, seed {seed}, {run:?}: {passed:?} passed of each key, at most {most} are \
+         allowed, {gifts} of them gifts of raised capacities",
+        asked.into_inner()
+    );
+    for passed in passed {
         assert!(passed <= most, "{passed} passed, and all sets together allow {most}: {run:?}, seed {seed}");
         assert!(passed >= least, "only {passed} passed: {run:?}, seed {seed}");
     }
