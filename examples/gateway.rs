@@ -2,8 +2,9 @@
 //!
 //! `cargo run --features watch,metrics,redis --example gateway` serves on 127.0.0.1:3000 and prints what to try. From the
 //! environment it takes `PORT`, `RULES` (a file like `examples/rules/gateway.toml`, which it reads unless said otherwise), and
-//! `REDIS_URL`: with it all gateways on that Redis count together, without it each counts in its own memory. The file is read
-//! again when it is saved and on SIGHUP; what is wrong with it is logged, and changes nothing.
+//! `REDIS_URL`: with it all gateways on that Redis count together, and while it is away each grants half of every limit; without it
+//! each counts in its own memory. The file is read again when it is saved and on SIGHUP; what is wrong with it is logged, and changes
+//! nothing. The limits are outside the operators' pages too: a rule file says whom it excepts.
 
 use std::{
     collections::HashMap,
@@ -114,7 +115,8 @@ fn redis(url: &str) -> Result<RedisStore, Failure> {
         Ok(text) => Secret::new(text.into_bytes().try_into().map_err(|_| "TOLLGATE_SECRET: not 16 bytes")?),
         Err(_) => Secret::new(*b"only for showing"),
     };
-    Ok(RedisStore::builder(url, secret).deployment("gateway").build()?)
+    let redis = RedisStore::builder(url, secret).deployment("gateway").build();
+    redis.map_err(|why| format!("REDIS_URL: {why}").into())
 }
 
 /// While Redis is away each gateway counts by itself, which of two lets each grant a half.
@@ -160,18 +162,26 @@ async fn metrics(State(Operated { limits, prometheus }): State<Operated>) -> imp
 }
 
 /// What would become of a request now: `/explain?method=POST&path=/files/a&key=key-of-ana&peer=192.0.2.1`. Keys are not
-/// shown.
+/// shown. A slip in the question is told, since an answer to another one would be believed.
 async fn explain(State(Operated { limits, .. }): State<Operated>, uri: Uri) -> Result<String, (StatusCode, String)> {
     let asked: HashMap<String, String> =
         form_urlencoded::parse(uri.query().unwrap_or("").as_bytes()).into_owned().collect();
     let bad = |why: &dyn std::fmt::Display| (StatusCode::BAD_REQUEST, format!("{why}\n"));
+    if let Some(name) = asked.keys().find(|name| !["method", "path", "key", "peer"].contains(&name.as_str())) {
+        return Err(bad(&format_args!("there is no {name:?} to ask for; there are method, path, key and peer")));
+    }
     let given = |name: &str, otherwise: &str| asked.get(name).cloned().unwrap_or_else(|| otherwise.into());
+    if !given("path", "/").starts_with('/') {
+        return Err(bad(&"path: begin it with \"/\""));
+    }
     let request = Request::builder().method(given("method", "GET").as_str()).uri(given("path", "/"));
     let mut request = request.body(Body::empty()).map_err(|error| bad(&error))?;
-    let peer: IpAddr = given("peer", "127.0.0.1").parse().map_err(|error| bad(&error))?;
+    let peer = given("peer", "127.0.0.1").parse::<IpAddr>();
+    let peer = peer.map_err(|error| bad(&format_args!("peer: {error}, such as 192.0.2.1")))?;
     request.extensions_mut().insert(ConnectInfo(SocketAddr::new(peer, 0)));
-    if let Some((_, user)) = KEYS.iter().find(|(key, _)| asked.get("key").is_some_and(|given| given == key)) {
-        request.extensions_mut().insert(*user);
+    if let Some(given) = asked.get("key") {
+        let user = KEYS.iter().find(|(key, _)| given == key).map(|(_, user)| *user);
+        request.extensions_mut().insert(user.ok_or_else(|| bad(&"key: nobody has this one; without it nobody asks"))?);
     }
     match limits.limiter.explain(&request).await {
         Ok(explanation) => Ok(explanation.to_string()),
@@ -227,14 +237,20 @@ async fn run() -> Result<(), Failure> {
     // Before there are rules, so that everything is counted.
     prometheus()?;
     let limits = Arc::new(Limits::new(Path::new(&path), variable("REDIS_URL").as_deref()).await?);
-    let port: u16 = variable("PORT").map_or(Ok(3000), |port| port.parse())?;
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+    let port: u16 = match variable("PORT") {
+        Some(port) => port.parse().map_err(|_| format!("PORT={port}: not a number from 0 to 65535"))?,
+        None => 3000,
+    };
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port))
+        .await
+        .map_err(|error| format!("127.0.0.1:{port}: {error}; set PORT to another port"))?;
     let address = listener.local_addr()?;
     println!(
         "serving on http://{address}/ by the rules of {path}; try
 
   curl -i -H 'x-api-key: key-of-ana' http://{address}/
   curl -i -H 'x-api-key: key-of-ana' --data-binary hello http://{address}/files/a.txt
+  curl -i -H 'x-api-key: key-of-eve' --data-binary hello http://{address}/files/a.txt     # another account, another plan
   curl -H 'x-api-key: key-of-ops' 'http://{address}/explain?method=POST&path=/files/a.txt&key=key-of-ana'
   curl -H 'x-api-key: key-of-ops' http://{address}/metrics
 
@@ -509,6 +525,23 @@ mod tests {
         assert!(told.contains("not asked"), "{told}");
         let (status, told) = gateway.get("/explain?peer=nowhere", "key-of-ops").await;
         assert_eq!((status, told.contains("invalid IP address")), (400, true), "{told}");
+        for (slip, why) in [("methd=POST", "\"methd\""), ("key=key-of-anna", "nobody"), ("path=files", "begin it")] {
+            let (status, told) = gateway.get(&format!("/explain?{slip}"), "key-of-ops").await;
+            assert_eq!((status, told.contains(why)), (400, true), "{slip}: {told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn operators_ask_why_from_an_address_that_guesses() {
+        let rules = std::fs::read_to_string(DEFAULT_RULES).unwrap();
+        let gateway = Gateway::start("guesses", &rules.replace("\"20/1m\"", "\"3/1h\"")).await;
+        for _ in 0..3 {
+            assert_eq!(gateway.get("/", "a guess").await.0, 401);
+        }
+        assert_eq!(gateway.get("/", "a guess").await.0, 429);
+        assert_eq!(gateway.get("/", "key-of-ana").await.0, 429);
+        let (status, told) = gateway.get("/explain?key=key-of-ana", "key-of-ops").await;
+        assert_eq!((status, told.starts_with("refused with 429")), (200, true), "{told}");
     }
 
     #[cfg(unix)]

@@ -77,7 +77,7 @@ pub(crate) fn missing_key(once: &Once, rule: &str) {
         warn(
             rule,
             "a request had no key for this rule and was not limited by it (reported once); if that is wrong, check the \
-             key closure and the order of the layers, or say .on_missing_key(..)",
+             key closure and the order of the layers, or say what becomes of such requests: on_missing_key",
         );
     }
 }
@@ -94,7 +94,8 @@ pub(crate) fn unnamed_proxy(once: &Once) {
     if once.first() {
         warn_of_setup(
             "requests come from a private address with a forwarding header, so this is probably behind a proxy, and all \
-             its clients share one key (reported once); name the proxy: key::client_addr(TrustedProxies::nets([..]))",
+             its clients share one key (reported once); name the proxy: key::client_addr(TrustedProxies::nets([..])), or in a rule file \
+             `proxies` and the key \"client_addr\"",
         );
     }
 }

@@ -256,11 +256,19 @@ pub(super) fn instead(word: &str, known: &[&str]) -> String {
     }
 }
 
-/// The known word that `word` is a slip of: a third of its letters may be wrong.
+/// The known word that `word` is a slip of: a third of its letters may be wrong, or it lacks parts that only one word has.
 pub(super) fn closest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let within = |name: &&str| name.chars().count().div_ceil(3).min(3);
     let near = known.iter().filter(|_| word.len() < 64).map(|name| (distance(word, name), *name));
-    near.filter(|(steps, name)| *steps <= within(name)).min_by_key(|(steps, _)| *steps).map(|(_, name)| name)
+    let near = near.filter(|(steps, name)| *steps <= within(name)).min_by_key(|(steps, _)| *steps);
+    let mut longer = known.iter().filter(|name| lacks_parts_of(word, name));
+    near.map(|(_, name)| name).or_else(|| longer.next().copied().filter(|_| longer.next().is_none()))
+}
+
+/// Whether `word` is `name` without some of its parts, as `store_failure` is of `on_store_failure`.
+fn lacks_parts_of(word: &str, name: &str) -> bool {
+    let mut parts = name.split('_');
+    word.len() > 2 && word.to_lowercase().split('_').all(|wanted| parts.any(|part| part == wanted))
 }
 
 /// How many letters have to be put in, left out, changed or swapped with their neighbour, case aside.
@@ -290,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_slip_finds_the_word_that_was_meant() {
-        let known = ["limit", "period", "burst", "id", "wait_up_to", "on_missing_key"];
+        let known = ["limit", "period", "burst", "id", "wait_up_to", "on_missing_key", "on_store_failure"];
         for (slip, meant) in [
             ("brust", Some("burst")),
             ("Limit", Some("limit")),
@@ -298,6 +306,11 @@ mod tests {
             ("perod", Some("period")),
             ("wait_upto", Some("wait_up_to")),
             ("on_mising_keys", Some("on_missing_key")),
+            ("wait", Some("wait_up_to")),
+            ("missing_key", Some("on_missing_key")),
+            ("On_Failure", Some("on_store_failure")),
+            ("key_missing", None),
+            ("on", None),
             ("colour", None),
             ("", None),
         ] {

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use serde_json::Value as Json;
+use tollgate::config::Rules;
 
 use super::data::published;
 
@@ -55,6 +56,32 @@ fn json(toml: &str) -> Json {
 fn the_published_rule_sets_are_as_the_schema_says() {
     for (name, text) in published() {
         assert!(fits(&json(&text), &schema(), &schema()), "{name}");
+    }
+}
+
+/// The parts of rule files that the README and the guide show, each with its page.
+fn shown() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let guide = fs::read_dir(root.join("src/guide")).unwrap().map(|page| page.unwrap().path());
+    let mut files = Vec::new();
+    for page in guide.chain([root.join("README.md")]) {
+        let text = fs::read_to_string(&page).unwrap();
+        let blocks = text.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap());
+        let blocks = blocks.filter(|block| !block.contains("[dependencies]"));
+        files.extend(blocks.map(|block| (page.display().to_string(), block.to_owned())));
+    }
+    files
+}
+
+#[test]
+fn what_the_pages_show_of_rule_files_can_be_pasted() {
+    let files = shown();
+    assert!(files.len() >= 6, "{}", files.len());
+    for (page, text) in files {
+        let policies = if text.contains("[[policies]]") { "" } else { "policies = []\n" };
+        let text = format!("{policies}{text}");
+        assert_eq!(Rules::from_toml(&text).map(drop).map_err(|why| why.to_string()), Ok(()), "{page}\n{text}");
+        assert!(fits(&json(&text), &schema(), &schema()), "{page}\n{text}");
     }
 }
 
