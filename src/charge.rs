@@ -6,7 +6,7 @@ mod failure;
 pub(crate) use ending::{ByOutcome, Condition, Ending};
 pub use failure::{FailurePolicy, Share};
 
-use std::{any::Any, borrow::Cow, fmt, sync::Arc};
+use std::{any::Any, borrow::Cow, fmt, iter, option, slice, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -112,6 +112,13 @@ impl Slot {
     }
 }
 
+impl Slot {
+    /// As [`get`](Self::get), to be kept.
+    pub(crate) fn shared_as<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        Arc::clone(&self.0).downcast().ok()
+    }
+}
+
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Slot(..)")
@@ -208,10 +215,34 @@ impl Judged {
 /// A store's answers to a request's charges, in their order.
 #[derive(Debug, Clone, Default)]
 pub struct Verdicts {
-    judged: SmallVec<[Judged; 3]>,
-    /// What was taken beside them, by the numbers of their charges; for most stores nothing.
-    beside: Vec<(usize, Taken)>,
+    /// Apart from the others, since most requests are charged by one rule.
+    first: Option<Judged>,
+    others: SmallVec<[Judged; 2]>,
+    /// For most stores nothing.
+    beside: Option<Box<TakenBeside>>,
 }
+
+struct Answers<'a>(iter::Chain<option::Iter<'a, Judged>, slice::Iter<'a, Judged>>);
+
+impl<'a> Iterator for Answers<'a> {
+    type Item = &'a Judged;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a Judged> {
+        self.0.next()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Answers<'_> {}
+
+/// What was taken beside a request's charges, by their numbers.
+#[derive(Debug, Clone, Default)]
+struct TakenBeside(Vec<(usize, Taken)>);
 
 impl Verdicts {
     /// Returns no answers yet.
@@ -222,38 +253,51 @@ impl Verdicts {
     /// Appends the answer to the next charge.
     #[inline]
     pub fn push(&mut self, judged: Judged) {
-        self.judged.push(judged);
+        match self.first {
+            None => self.first = Some(judged),
+            Some(_) => self.others.push(judged),
+        }
     }
 
     /// `count` answers, all the same for now.
     pub(crate) fn fill(&mut self, judged: Judged, count: usize) {
-        self.judged.clear();
-        self.judged.resize(count, judged);
+        self.others.clear();
+        self.first = (count > 0).then_some(judged);
+        self.others.resize(count.saturating_sub(1), judged);
     }
 
     pub(crate) fn set(&mut self, at: usize, judged: Judged) {
-        if let Some(place) = self.judged.get_mut(at) {
+        let place = match at.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(at) => self.others.get_mut(at),
+        };
+        if let Some(place) = place {
             *place = judged;
         }
     }
 
     /// Returns the answers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Judged> {
-        self.judged.iter()
+        Answers(self.first.iter().chain(&self.others))
+    }
+
+    /// The answer, where there is one.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&Judged> {
+        self.first.as_ref().filter(|_| self.others.is_empty())
     }
 
     pub(crate) fn clear(&mut self) {
-        self.judged.clear();
-        self.beside.clear();
+        *self = Self::default();
     }
 
     /// Says that charge number `at` was taken in a second place too, or there alone.
     pub(crate) fn put_beside(&mut self, at: usize, taken: Taken) {
-        self.beside.push((at, taken));
+        self.beside.get_or_insert_default().0.push((at, taken));
     }
 
     pub(crate) fn beside(&self, at: usize) -> Option<&Taken> {
-        self.beside.iter().find(|(charge, _)| *charge == at).map(|(_, taken)| taken)
+        self.beside.as_ref()?.0.iter().find(|(charge, _)| *charge == at).map(|(_, taken)| taken)
     }
 }
 

@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use crate::{
     decision::Decision,
-    limiter::{Generation, Judgement, Limiter, Unanswered, Waiting},
+    limiter::{Answered, Generation, Judgement, Limiter, Unanswered, Waiting},
     response::{Answer, Refuse},
     store::{Ongoing, Receipt},
     time::BoxFuture,
@@ -25,6 +25,20 @@ pub(crate) struct Gate<Req, R> {
 }
 
 impl<Req, R> Gate<Req, R> {
+    /// What is told of a request that one rule lets pass, where no more than its numbers is needed for that. It is counted then.
+    #[inline]
+    pub(crate) fn told_of_pass<Res>(&self, rules: &Generation<Req>, answered: &Answered) -> Option<R::Told>
+    where
+        R: Refuse<Req, Res>,
+    {
+        if !answered.passes() || !rules.is_unwatched() {
+            return None;
+        }
+        let told = self.responder.tells(|| answered.verdict())?;
+        rules.count_pass(answered.at());
+        Some(told)
+    }
+
     /// Reports the judgement to act on: the store's, or what the rules say of a store that failed.
     #[inline]
     pub(crate) fn settled<Res>(

@@ -1,6 +1,7 @@
 mod builder;
 mod core;
 mod explain;
+mod judge;
 mod reload;
 mod report;
 mod stats;
@@ -10,6 +11,7 @@ mod waiting;
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
 pub use explain::{ExplainedRule, Explanation};
+pub(crate) use judge::Answered;
 use reload::Shared;
 pub use reload::{ReloadCounts, Reloaded};
 pub use stats::RuleStats;
@@ -18,15 +20,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-use self::core::{Bound, Charged, Charges, Core};
+use self::core::{Bound, Core};
 pub(crate) use self::waiting::Waiting;
 use crate::{
-    charge::{Take, Verdicts},
-    decision::{Decision, Refusal, Ruling},
+    decision::Decision,
     error::{Error, ErrorKind},
     key::{Key, KeyId},
     observe::Observed,
-    rule::{Applies, Rule, Rules},
+    rule::{Rule, Rules},
     store::{Receipt, Reply},
     time::Clock,
 };
@@ -63,8 +64,18 @@ pub struct Limiter<Req> {
 pub(crate) struct Generation<Req> {
     rules: Rules<Req>,
     core: Arc<Core>,
+    plain: Plain,
     on_decision: Option<Hook<Req>>,
     observed: Observed,
+}
+
+/// Whether there is nothing about the rules but a limit each, so that most steps of a decision can be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plain {
+    No,
+    One,
+    /// Each of them in memory.
+    Several,
 }
 
 type Hook<Req> = Arc<dyn Fn(&Req, &Decision) + Send + Sync>;
@@ -213,10 +224,14 @@ impl<Req> Limiter<Req> {
         // Written where it is returned.
         let mut answer = Ok(rules.undecided());
         if let Ok(decision) = &mut answer {
-            match rules.judge(request, intent, decision).now() {
-                Ok(_) if intent != Intent::Peek => rules.report(request, decision),
-                Ok(_) => {}
-                Err(error) => answer = Err(error),
+            match rules.judge(request, intent, decision) {
+                Judging::Ready(Ok(_)) if intent != Intent::Peek => rules.report(request, decision),
+                Judging::Ready(Ok(_)) => {}
+                judging => {
+                    if let Err(error) = judging.now() {
+                        answer = Err(error);
+                    }
+                }
             }
         }
         answer
@@ -301,7 +316,7 @@ impl<Req> Generation<Req> {
     /// A place that nobody can free must not be taken.
     #[inline]
     fn needs_no_receipt(&self) -> Result<(), Error> {
-        let endings = self.core.endings.as_deref().unwrap_or_default();
+        let Some(endings) = self.core.endings.as_deref() else { return Ok(()) };
         // Who does not enforce only looks then.
         if endings.iter().take(self.rules.enforcing().len()).any(|ending| !ending.stands()) {
             return Err(Error::new(ErrorKind::NeedsReceipt));
@@ -317,64 +332,6 @@ impl<Req> Generation<Req> {
     #[inline]
     pub(crate) fn undecided(&self) -> Decision {
         self.core.undecided()
-    }
-
-    #[inline]
-    pub(crate) fn judge(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
-        let (rules, core) = (&self.rules, &self.core);
-        let (mut charges, mut all_usable) = (Charges::new(), true);
-        for ((at, (rule, reported)), bound) in rules.enforcing().iter().enumerate().zip(&core.bound) {
-            if !rule.holds(request) {
-                continue;
-            }
-            match rule.applied(request, &core.secret, reported) {
-                Applies::No => {}
-                Applies::NoKey => self.missing_key(at, intent),
-                Applies::Yes { key, limit, cost, usable } => {
-                    decision.ask(Ruling::asked(at, cost, limit.as_ref(), usable));
-                    if usable {
-                        charges.push(bound.charge(key, limit.unwrap_or(*rule.made_with()), cost, intent));
-                    }
-                    all_usable &= usable;
-                }
-                Applies::Refused { status, reason } => {
-                    self.missing_key(at, intent);
-                    let refusal = Refusal::MissingKey { status, reason };
-                    *decision = Decision::refused(Arc::clone(&core.info), refusal, core.clock.now());
-                    return Judging::Ready(Ok(None));
-                }
-            }
-        }
-        if rules.tries() {
-            self.ask_tried(request, intent, decision, &mut charges);
-        }
-        if !all_usable {
-            charges.iter_mut().for_each(|charge| charge.take = Take::Never);
-        }
-        // Read after the user's closures: one that takes a second must not look like a clock that was set back.
-        let now = core.clock.now();
-        let mut verdicts = Verdicts::new();
-        let reply = match charges.as_slice() {
-            [] => Reply::Ready(Ok(())),
-            charges => core.store.decide(now, charges, &mut verdicts),
-        };
-        let charged = charges.iter().map(Charged::from);
-        match reply {
-            Reply::Ready(Ok(())) => Judging::Ready(core.settle(now, &verdicts, charged, intent, decision)),
-            Reply::Ready(Err(error)) => Judging::Ready(core.failed(now, error, decision)),
-            Reply::Pending(reply) => {
-                let charged: Vec<_> = charged.collect();
-                let (core, mut decision) = (Arc::clone(core), std::mem::replace(decision, core.undecided()));
-                decision.name(&core.info);
-                Judging::Pending(Box::pin(async move {
-                    let receipt = match reply.await {
-                        Ok(verdicts) => core.settle(now, &verdicts, charged.into_iter(), intent, &mut decision)?,
-                        Err(error) => core.failed(now, error, &mut decision)?,
-                    };
-                    Ok(Judgement { decision, receipt })
-                }))
-            }
-        }
     }
 }
 

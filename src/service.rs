@@ -69,9 +69,17 @@ where
             return self.wait(request, Some(Guard::into_inner(rules)), Step::Waiting(waiting));
         }
         let mut decision = Decision::unnamed();
-        let judged = match rules.judge(&request, Intent::StartOrHold, &mut decision) {
-            Judging::Ready(judged) => judged,
-            Judging::Pending(judging) => {
+        let judged = match rules.answer(&request, Intent::StartOrHold, &mut decision) {
+            Ok(answered) => {
+                if let Some(told) = gate.told_of_pass(&rules, &answered) {
+                    drop(rules);
+                    return ResponseFuture::calling(self.inner.call(request), told);
+                }
+                rules.decide_by(&answered, &mut decision);
+                Ok(None)
+            }
+            Err(Judging::Ready(judged)) => judged,
+            Err(Judging::Pending(judging)) => {
                 // The service that was made ready goes with the request; its clone has to be asked again.
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);

@@ -28,7 +28,7 @@ pub use custom::{CustomBucket, CustomState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use in_flight::{InFlight, InFlightState};
 pub use leaky_bucket::LeakyBucket;
-pub(crate) use packed::{Packed, Quick, Words};
+pub(crate) use packed::{AtOnce, Packed, Quick, Words};
 pub use schedule::Schedule;
 pub use sliding_window_counter::{SlidingWindowCounter, SlidingWindowCounterState};
 pub use sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};

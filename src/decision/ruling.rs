@@ -67,13 +67,21 @@ impl Ruling {
         }
     }
 
+    /// A rule that was asked under the limit it was made with, and its answer.
+    #[inline]
+    pub(crate) fn answered(rule: usize, cost: u64, verdict: &Verdict) -> Self {
+        let mut ruling = Self::asked(rule, cost, None, true);
+        ruling.answer(verdict);
+        ruling
+    }
+
     /// A rule that refuses because its key is not there, which nobody is asked about.
     pub(crate) fn without_key(rule: usize) -> Self {
         Self { kind: Kind::RefuseUnknown, source: Source::Unasked, ..Self::asked(rule, 0, None, false) }
     }
 
     /// Takes the rule's answer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn answer(&mut self, verdict: &Verdict) {
         (self.kind, self.wait) = match verdict.outcome {
             Outcome::Pass => (Kind::Pass, Nanos::ZERO),

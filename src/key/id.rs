@@ -1,7 +1,7 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
 };
 
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -47,6 +47,11 @@ impl KeyId {
     #[inline]
     fn whole(kind: u8, value: u128, length: usize) -> Self {
         Self((value << 8 | u128::from(kind) | length as u128).to_le_bytes())
+    }
+
+    #[inline]
+    pub(super) fn of_v4(address: Ipv4Addr) -> Self {
+        Self::whole(kind::V4, u32::from_le_bytes(address.octets()).into(), address.octets().len())
     }
 
     /// Returns the id of these bytes, which [`as_bytes`](Self::as_bytes) has returned.
@@ -148,24 +153,34 @@ impl Secret {
     #[inline]
     pub(super) fn one(&self, part: &Part<'_>) -> KeyId {
         match part {
-            Part::Bytes(bytes) => KeyId::exact(kind::BYTES, bytes).unwrap_or_else(|| self.long(bytes)),
-            Part::Address(IpAddr::V4(v4), _) => {
-                KeyId::whole(kind::V4, u32::from_le_bytes(v4.octets()).into(), v4.octets().len())
-            }
-            Part::Number(number) => match (u128::from_le_bytes(*number), shortest(number).len()) {
-                (number, length @ ..16) => KeyId::whole(kind::NUMBER, number, length),
-                _ => self.other(part),
-            },
+            Part::Bytes(bytes) => self.bytes(bytes),
+            Part::Address(IpAddr::V4(v4), _) => KeyId::of_v4(*v4),
+            Part::Number(number) => self.number(number),
             _ => self.other(part),
         }
     }
 
+    #[inline]
+    pub(super) fn bytes(&self, bytes: &[u8]) -> KeyId {
+        KeyId::exact(kind::BYTES, bytes).unwrap_or_else(|| self.long(bytes))
+    }
+
+    #[inline]
+    pub(super) fn number(&self, number: &[u8; 16]) -> KeyId {
+        match (u128::from_le_bytes(*number), shortest(number).len()) {
+            (number, length @ ..16) => KeyId::whole(kind::NUMBER, number, length),
+            _ => self.other(&Part::Number(*number)),
+        }
+    }
+
+    #[inline(never)]
     fn long(&self, bytes: &[u8]) -> KeyId {
         let mut hasher = self.bytes;
         hasher.write(bytes);
         finish(&hasher)
     }
 
+    #[inline(never)]
     fn other(&self, part: &Part<'_>) -> KeyId {
         with_bytes(part, |kind, bytes| {
             let exact = if kind == kind::SECRET { None } else { KeyId::exact(kind, bytes) };

@@ -184,8 +184,19 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// The fixed-size form of a key as most are: one part that is not empty, and owns nothing that would have to be dropped.
+    #[inline(always)]
+    pub(crate) fn usual(&self, secret: &Secret) -> Option<KeyId> {
+        match &self.repr {
+            Repr::One(Part::Bytes(Cow::Borrowed(bytes))) if !bytes.is_empty() => Some(secret.bytes(bytes)),
+            Repr::One(Part::Address(IpAddr::V4(v4), _)) => Some(KeyId::of_v4(*v4)),
+            Repr::One(Part::Number(number)) => Some(secret.number(number)),
+            _ => None,
+        }
+    }
+
     /// What a rule finds in it.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn found(&self, secret: &Secret) -> Found {
         match &self.repr {
             Repr::Unavailable(reason) => Found::Unavailable(reason),

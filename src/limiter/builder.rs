@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{any::Any, fmt, sync::Arc};
 
 use super::{Hook, Limiter, Shared};
 use crate::{
@@ -14,19 +14,22 @@ use crate::{
 pub struct LimiterBuilder<Req> {
     rules: Vec<Rule<Req>>,
     store: Option<Arc<dyn Store>>,
+    /// Whether the store is a [`MemoryStore`] itself, and nothing around one.
+    in_memory: bool,
     clock: Option<Arc<dyn Clock>>,
     on_decision: Option<Hook<Req>>,
 }
 
 impl<Req> LimiterBuilder<Req> {
     pub(super) fn new(rules: Vec<Rule<Req>>) -> Self {
-        Self { rules, store: None, clock: None, on_decision: None }
+        Self { rules, store: None, in_memory: true, clock: None, on_decision: None }
     }
 
     /// Sets the store; a [`MemoryStore`] of its own unless set. Limiters given clones of one store share the counts of
     /// rules of equal name. Give such rules the same limit: a key that is asked for under two limits in turn is a key whose
     /// limit is lowered and raised each time (see [`Rule::limit_for`]).
     pub fn store(mut self, store: impl Store) -> Self {
+        self.in_memory = (&store as &dyn Any).is::<MemoryStore>();
         self.store = Some(Arc::new(store));
         self
     }
@@ -53,7 +56,7 @@ impl<Req> LimiterBuilder<Req> {
         let rules = Rules::new(self.rules)?;
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
-        let shared = Shared::new(rules, store, clock, self.on_decision)?;
+        let shared = Shared::new(rules, (store, self.in_memory), clock, self.on_decision)?;
         Ok(Limiter { shared: Arc::new(shared) })
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     key::{KeyId, Secret},
     limit::Limit,
     observe::{self, StoreState},
-    store::{Queue, Receipt, Store},
+    store::{Direct, Queue, Receipt, Store},
     time::{BoxFuture, Clock, Nanos},
 };
 
@@ -25,6 +25,8 @@ pub(super) struct Core {
     /// The lines of rules that have one; `None` where none has.
     pub(super) queues: Option<Arc<[Option<Arc<Queue>>]>>,
     pub(super) store: Arc<dyn Store>,
+    /// Whether it is a memory store itself, and nothing around one.
+    pub(super) in_memory: bool,
     /// The store's.
     pub(super) secret: Secret,
     pub(super) clock: Arc<dyn Clock>,
@@ -34,6 +36,8 @@ pub(super) struct Core {
 /// A rule's place in the store, how long it may hold a request, and whether it refuses while there is no answer.
 pub(super) struct Bound {
     pub(super) slot: Slot,
+    /// The same, where the limiter's own store is in memory and nothing stands before it.
+    pub(super) direct: Option<Direct>,
     pub(super) max_delay: Nanos,
     pub(super) refuses_without_store: bool,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::{ArcSwap, Guard};
 
 use super::{
-    Generation, Hook, Limiter,
+    Generation, Hook, Limiter, Plain,
     core::{Bound, Core},
 };
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
     error::ConfigError,
     observe::{self, Counter, Observed},
     rule::{Patience, Rule, Rules},
-    store::{Queue, Store},
-    time::Clock,
+    store::{Direct, Queue, Store},
+    time::{Clock, Nanos},
 };
 
 /// What all clones of a limiter share.
@@ -61,22 +61,23 @@ pub struct ReloadCounts {
 impl<Req> Generation<Req> {
     fn new(rules: Rules<Req>, core: Core, on_decision: Option<Hook<Req>>) -> Self {
         let observed = Observed::new(core.info.iter().map(|rule| rule.name.clone()));
-        Self { rules, core: Arc::new(core), on_decision, observed }
+        let plain = plain(&rules, &core);
+        Self { rules, core: Arc::new(core), plain, on_decision, observed }
     }
 }
 
 impl<Req> Shared<Req> {
     pub(super) fn new(
         rules: Rules<Req>,
-        store: Arc<dyn Store>,
+        (store, in_memory): (Arc<dyn Store>, bool),
         clock: Arc<dyn Clock>,
         on_decision: Option<Hook<Req>>,
     ) -> Result<Self, ConfigError> {
-        let bound = bind(&rules, &*store, None)?;
+        let bound = bind(&rules, (&*store, in_memory), None)?;
         let (info, secret) = (Arc::clone(rules.info()), store.secret().clone());
         let (clock_too, store_state) = (Arc::clone(&clock), Arc::default());
         let (endings, queues) = (endings(&rules), queues(&rules, None));
-        let core = Core { bound, info, endings, queues, store, secret, clock: clock_too, store_state };
+        let core = Core { bound, info, endings, queues, store, in_memory, secret, clock: clock_too, store_state };
         let first = Generation::new(rules, core, on_decision);
         let in_force = ArcSwap::from_pointee(first);
         Ok(Self { in_force, clock, turn: Mutex::default(), reloaded: Counter::default(), failed: Counter::default() })
@@ -193,6 +194,7 @@ impl<Req> Limiter<Req> {
             endings: endings(&rules),
             queues: queues(&rules, Some(&before)),
             store: Arc::clone(&before.core.store),
+            in_memory: before.core.in_memory,
             secret: before.core.secret.clone(),
             clock: Arc::clone(&before.core.clock),
             store_state: Arc::clone(&before.core.store_state),
@@ -216,13 +218,26 @@ fn bind_after<Req>(before: &Arc<Generation<Req>>, rules: &Rules<Req>, turn: &Tur
              it by refuse_with_outcome, or drop it",
         ));
     }
-    bind(rules, &*before.core.store, Some(before))
+    bind(rules, (&*before.core.store, before.core.in_memory), Some(before))
+}
+
+/// Whether all rules enforce, and let a request pass or not: they hold none back, have one limit for all and do not ask how they
+/// end.
+fn plain<Req>(rules: &Rules<Req>, core: &Core) -> Plain {
+    let is_plain = |(rule, _): &(Rule<Req>, _)| rule.max_delay() == Nanos::ZERO && rule.has_one_limit();
+    let are_plain = rules.enforcing().iter().all(is_plain);
+    match rules.enforcing().len() {
+        _ if !are_plain || rules.tries() || core.endings.is_some() || core.queues.is_some() => Plain::No,
+        1 => Plain::One,
+        2.. if core.bound.iter().all(|bound| bound.direct.is_some()) => Plain::Several,
+        _ => Plain::No,
+    }
 }
 
 /// Gives every rule its place in the store, that of the rule it replaces where there is one.
 fn bind<Req>(
     rules: &Rules<Req>,
-    store: &dyn Store,
+    (store, in_memory): (&dyn Store, bool),
     before: Option<&Arc<Generation<Req>>>,
 ) -> Result<Vec<Bound>, ConfigError> {
     let bind = |(rule, _): &(Rule<Req>, _)| {
@@ -238,7 +253,8 @@ fn bind<Req>(
         let slot = store
             .bind(&spec, before.map(|before| &before.slot))
             .map_err(|why| ConfigError::new(rule.name(), "store", why.to_string()))?;
-        Ok(Bound { slot, max_delay: rule.max_delay(), refuses_without_store: rule.refuses_without_store() })
+        let direct = Direct::at(&slot).filter(|_| in_memory);
+        Ok(Bound { slot, direct, max_delay: rule.max_delay(), refuses_without_store: rule.refuses_without_store() })
     };
     rules.iter().map(bind).collect()
 }

@@ -1,6 +1,6 @@
 //! What a limiter tells of its decisions: to the log, as metrics, and to the user's hook.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use super::{
     Generation, Limiter,
@@ -9,7 +9,7 @@ use super::{
 use crate::{
     decision::{Decision, Refusal},
     observe::RuleOutcome,
-    time::BoxFuture,
+    time::{BoxFuture, Nanos},
 };
 
 impl<Req> Limiter<Req> {
@@ -77,14 +77,31 @@ impl<Req> Generation<Req> {
     /// A request had no key for a rule.
     pub(super) fn missing_key(&self, rule: usize, intent: Intent) {
         if intent != Intent::Peek {
-            self.observed.decided(std::iter::once((rule, RuleOutcome::MissingKey)));
+            self.observed.decided(iter::once((rule, RuleOutcome::MissingKey)));
         }
+    }
+
+    /// Whether nobody but the metrics wants to know of a request that passes.
+    #[inline]
+    pub(crate) fn is_unwatched(&self) -> bool {
+        self.on_decision.is_none()
+    }
+
+    /// Counts a request that the only rule has let pass.
+    #[inline]
+    pub(crate) fn count_pass(&self, at: Nanos) {
+        self.observed.decided(iter::once((0, RuleOutcome::Allowed)));
+        self.time_and_publish(at);
     }
 
     #[inline]
     fn count(&self, decision: &Decision) {
-        let at = decision.at();
         self.observed.decided(decision.outcomes(&self.core.info));
+        self.time_and_publish(decision.at());
+    }
+
+    #[inline]
+    fn time_and_publish(&self, at: Nanos) {
         if self.observed.times(at.get()) {
             self.observed.took(self.core.clock.now().saturating_sub(at).as_duration());
         }

@@ -70,10 +70,12 @@ impl<Req> Generation<Req> {
                     let (limit, usable) = rule.other_limit(request, reported);
                     (Some((beside, number)), Applies::Yes { key: *key, limit, cost: *cost, usable })
                 }
-                None => (None, rule.applies(request, &core.secret, reported)),
+                None => match rule.applies(request, &core.secret, reported) {
+                    Some(applies) => (None, applies),
+                    None => continue,
+                },
             };
             match applies {
-                Applies::No => {}
                 Applies::NoKey => self.missing_key(at, intent),
                 Applies::Yes { key, limit, cost, usable } => {
                     decision

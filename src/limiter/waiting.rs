@@ -253,7 +253,7 @@ impl<Req> Generation<Req> {
         let lines = rules.filter_map(|((rule, (of, reported)), queue)| {
             let queue = Arc::clone(queue.as_ref()?);
             match of.applies(request, &core.secret, reported) {
-                Applies::Yes { key, cost, usable: true, .. } if cost > 0 => Some(Line { rule, queue, key }),
+                Some(Applies::Yes { key, cost, usable: true, .. }) if cost > 0 => Some(Line { rule, queue, key }),
                 _ => None,
             }
         });

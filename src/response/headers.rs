@@ -156,7 +156,7 @@ impl Headers {
 
 impl Numbers {
     /// The reset is counted from `since`.
-    fn of(verdict: &Verdict, since: Nanos) -> Self {
+    pub(super) fn of(verdict: &Verdict, since: Nanos) -> Self {
         let reset = verdict.reset.map(|reset| since.saturating_add(reset).as_secs_ceil());
         Self { limit: verdict.limit, remaining: verdict.remaining, reset }
     }

@@ -14,21 +14,19 @@ mod headers;
 mod prepared;
 mod problem;
 mod refuse_with;
+mod remembered;
+mod respond_with;
 mod told;
 mod warning;
 
-use std::{
-    fmt,
-    hash::{BuildHasher, Hasher, RandomState},
-    sync::Arc,
-};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 
 use crate::{
     body::ResponseBody,
-    decision::{Decision, Wait},
+    decision::{Decision, Refusal, Source, Verdict, Wait},
     store::HeldReceipt,
     time::Nanos,
 };
@@ -37,8 +35,10 @@ pub use headers::{Headers, Writer};
 use headers::{Policies, append_lists};
 use prepared::Prepared;
 pub use refuse_with::RefuseWith;
-use told::Fields;
+use remembered::Likeness;
+pub use respond_with::RespondWith;
 pub use told::Told;
+use told::{Fields, Numbers};
 pub(crate) use warning::WARNING;
 
 /// What passing responses are turned into.
@@ -79,6 +79,13 @@ pub trait Refuse<Req, Res>: Answer<Res> {
     /// Prepares a request that passes, before the inner service is called, and returns what its response will tell.
     fn prepare(&self, request: &mut Req, decision: &Decision) -> Self::Told;
 
+    /// As [`prepare`](Self::prepare), of a request that one rule was asked about and lets pass, with this verdict. Unless
+    /// overridden, or where `None` is returned, the whole decision is made for [`prepare`](Self::prepare). The verdict is made when
+    /// it is asked for.
+    fn tells(&self, _verdict: impl FnOnce() -> Verdict) -> Option<Self::Told> {
+        None
+    }
+
     /// Returns whether [`prepare`](Self::prepare) needs the rules' names.
     fn names_rules(&self) -> bool {
         true
@@ -107,11 +114,32 @@ impl Http {
     /// What the response to a request that passes will tell.
     #[inline]
     fn told(&self, extensions: &mut http::Extensions, decision: &Decision) -> Told {
-        self.expose(extensions, decision);
         let fields = match self.on_refusals_only {
             true => Fields::None,
             false => self.headers.told(decision, &self.policies),
         };
+        match self.exposes_decision || decision.has_shadows() {
+            true => self.told_besides(fields, extensions, decision),
+            false => Told(fields),
+        }
+    }
+
+    /// The same of one rule's verdict, where that is all that it takes.
+    #[inline]
+    fn tells(&self, verdict: impl FnOnce() -> Verdict) -> Option<Told> {
+        match self.headers {
+            _ if self.exposes_decision => None,
+            _ if self.on_refusals_only => Some(Told(Fields::None)),
+            Headers::None => Some(Told(Fields::None)),
+            Headers::XRateLimit => Some(Told(Fields::X(Numbers::of(&verdict(), Nanos::ZERO)))),
+            _ => None,
+        }
+    }
+
+    /// What is told besides the usual fields.
+    #[cold]
+    fn told_besides(&self, fields: Fields, extensions: &mut http::Extensions, decision: &Decision) -> Told {
+        self.expose(extensions, decision);
         let fields = match warning::of(decision) {
             Some(warning) => Fields::Warned(Box::new((fields, warning))),
             None => fields,
@@ -172,14 +200,14 @@ impl Http {
             return response;
         }
         let as_text = accept::wants_text(request.headers());
-        let text = problem::document(decision, as_text);
+        let (text, fields) = self.document_and_fields(decision, as_text);
         let length = text.len();
         // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD.
         let is_head = request.method() == Method::HEAD;
         let text = if is_head { Bytes::new() } else { text };
         let mut response = Response::new(ResponseBody::refusal(RefusalBody::from(text)));
         *response.status_mut() = decision.status();
-        match self.prepared(decision, as_text) {
+        match fields {
             Some(fields) => {
                 *response.headers_mut() = fields;
                 self.expose(response.extensions_mut(), decision);
@@ -195,6 +223,42 @@ impl Http {
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         }
         response
+    }
+
+    /// The body of the default refusal, and its fields where it is one of the usual ones.
+    fn document_and_fields(&self, decision: &Decision, as_text: bool) -> (Bytes, Option<HeaderMap>) {
+        let make = || (problem::document(decision, as_text), self.prepared(decision, as_text));
+        let likeness = self.likeness(decision).filter(|_| !as_text);
+        let (Some(likeness), Some(rules)) = (likeness, decision.names()) else { return make() };
+        let made = remembered::or_make(&self.prepared, rules, likeness, || {
+            let (document, fields) = make();
+            (document, fields.unwrap_or_default())
+        });
+        (made.0, Some(made.1))
+    }
+
+    /// What a refusal by one rule, in the usual way, depends on.
+    fn likeness(&self, decision: &Decision) -> Option<Likeness> {
+        let [ruling] = decision.asked() else { return None };
+        let overload = match decision.refusal()? {
+            Refusal::Limited => false,
+            Refusal::Overload => true,
+            Refusal::MissingKey { .. } | Refusal::StoreFailed => return None,
+        };
+        let Some(wait @ Wait::For(_)) = ruling.refuses_for() else { return None };
+        let numbers = |since| Some(Numbers::of(&ruling.verdict(), since));
+        let (numbers, lists) = match self.headers {
+            Headers::None => (None, false),
+            Headers::XRateLimit => (numbers(Nanos::ZERO), false),
+            Headers::XRateLimitEpoch => (numbers(decision.at()), false),
+            Headers::Ietf => (None, true),
+            Headers::Both => (numbers(Nanos::ZERO), true),
+            Headers::Custom(_) => return None,
+        };
+        let tells_all = self.jitter_percent == 0 && ruling.is_as_made() && ruling.source() == Source::Store;
+        let has_reset = numbers.is_none_or(|numbers| numbers.reset.is_some());
+        let secs = wait.retry_after_secs()?;
+        (tells_all && has_reset).then_some(Likeness { rule: ruling.rule(), overload, secs, numbers, lists })
     }
 
     /// The fields of the default refusal, where it is one of the usual ones.
@@ -240,16 +304,6 @@ impl sealed::Sealed for Http {
     }
 }
 
-impl<Req, RB> HttpAnswers for RespondWith<Req, RB> {}
-impl<Req, RB> sealed::Sealed for RespondWith<Req, RB> {
-    fn http(&mut self) -> &mut Http {
-        &mut self.http
-    }
-    fn header_names(&self) -> Vec<http::HeaderName> {
-        self.http.headers.names()
-    }
-}
-
 /// Turns a response that passed into one that tells.
 #[inline]
 fn pass<B, R>(response: Response<B>, told: &mut Told) -> Response<ResponseBody<B, R>> {
@@ -287,72 +341,17 @@ impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
     }
 
     #[inline]
+    fn tells(&self, verdict: impl FnOnce() -> Verdict) -> Option<Told> {
+        self.tells(verdict)
+    }
+
+    #[inline]
     fn names_rules(&self) -> bool {
         self.names_rules()
     }
 
     fn hand_over(&self, request: &mut Request<ReqB>, held: HeldReceipt) {
         ending::hand_over(request, held);
-    }
-}
-
-type Respond<Req, RB> = Arc<dyn Fn(&Req, &Decision) -> Response<RB> + Send + Sync>;
-
-/// The answers of an HTTP service with the user's own refusals, bodies of type `RB`.
-pub struct RespondWith<Req, RB> {
-    pub(crate) http: Http,
-    pub(crate) respond: Respond<Req, RB>,
-}
-
-impl<Req, B, RB> Answer<Response<B>> for RespondWith<Req, RB> {
-    type Response = Response<ResponseBody<B, RB>>;
-    type Told = Told;
-
-    #[inline]
-    fn pass(response: Response<B>, told: &mut Told) -> Self::Response {
-        pass(response, told)
-    }
-
-    fn judged(&self, response: Response<B>, judge: &mut dyn FnMut(&Response<()>)) -> Response<B> {
-        ending::judged(response, judge)
-    }
-
-    fn holding(&self, response: Self::Response, held: HeldReceipt) -> Self::Response {
-        response.map(|body| body.holding(held))
-    }
-}
-
-impl<ReqB, B, RB> Refuse<Request<ReqB>, Response<B>> for RespondWith<Request<ReqB>, RB> {
-    fn refuse(&self, request: &Request<ReqB>, decision: &Decision) -> Self::Response {
-        let mut response = (self.respond)(request, decision).map(ResponseBody::refusal);
-        self.http.finish(&mut response, decision);
-        response
-    }
-
-    #[inline]
-    fn prepare(&self, request: &mut Request<ReqB>, decision: &Decision) -> Told {
-        self.http.told(request.extensions_mut(), decision)
-    }
-
-    #[inline]
-    fn names_rules(&self) -> bool {
-        self.http.names_rules()
-    }
-
-    fn hand_over(&self, request: &mut Request<ReqB>, held: HeldReceipt) {
-        ending::hand_over(request, held);
-    }
-}
-
-impl<Req, RB> Clone for RespondWith<Req, RB> {
-    fn clone(&self) -> Self {
-        Self { http: self.http.clone(), respond: Arc::clone(&self.respond) }
-    }
-}
-
-impl<Req, RB> fmt::Debug for RespondWith<Req, RB> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RespondWith").field("http", &self.http).finish_non_exhaustive()
     }
 }
 

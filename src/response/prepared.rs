@@ -33,6 +33,12 @@ enum Kind {
 }
 
 impl Prepared {
+    /// Whether it is of the same layer.
+    #[inline]
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The fields of a refusal with a problem document, that may be asked again in `secs` and tells these numbers, if any.
     pub(super) fn fields(&self, secs: u64, numbers: Option<(Numbers, u64)>) -> HeaderMap {
         let [without, with] = &*self.0;

@@ -27,7 +27,7 @@ pub(super) enum Fields {
 }
 
 /// One rule's numbers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Numbers {
     pub(super) limit: u64,
     pub(super) remaining: u64,

@@ -72,7 +72,7 @@ impl<Req> Rule<Req> {
         if let Some(at) = self.when.iter().position(|when| !when(request)) {
             return not(Application::ConditionFalse(at), None);
         }
-        let found = self.key.as_ref().map(|key| key(request));
+        let found = self.key.as_ref().map(|key| key.key(request));
         let key = match &found {
             None => None,
             Some(Some(key)) if !key.is_empty() && key.unavailable_reason().is_none() => {

@@ -6,33 +6,35 @@ use crate::{
     bucket::{Algorithm, Bucket},
     charge::{FailurePolicy, RuleSpec},
     decision::Mode,
-    key::{Found, Key, KeyId, Secret},
+    key::Key,
     limit::Limit,
-    observe::{self, Once},
     time::Nanos,
 };
 
+mod asked;
 mod blocked;
 mod cost;
 mod ending;
 mod explain;
 mod former;
+mod keys;
 mod mode;
 mod queue;
 mod set;
 #[cfg(tollgate_shadowed)]
 mod shadowed;
 
+pub(crate) use asked::{Applies, Reported};
 use cost::Cost;
 use ending::Ends;
 pub use explain::{Application, ExplainedKey};
+use keys::{By, KeyOf};
 use mode::Beside;
 pub(crate) use queue::Patience;
 pub(crate) use set::Rules;
 
 /// A question about a request.
 type Ask<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;
-type KeyFn<Req> = Arc<dyn for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync>;
 
 /// A named [`Limit`]: whom it applies to, what it counts by, and how.
 ///
@@ -60,7 +62,7 @@ pub struct Rule<Req> {
     name: Cow<'static, str>,
     was: Option<Cow<'static, str>>,
     limit: Limit,
-    key: Option<KeyFn<Req>>,
+    key: Option<Arc<dyn KeyOf<Req>>>,
     algorithm: Algorithm,
     cost: Cost<Req>,
     limit_for: Option<Ask<Req, Limit>>,
@@ -99,7 +101,7 @@ impl<Req> Rule<Req> {
     where
         F: for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync + 'static,
     {
-        Self::with_key(name.into(), limit, Some(Arc::new(key)))
+        Self::with_key(name.into(), limit, Some(Arc::new(By(key))))
     }
 
     /// Returns a rule with one count for all requests.
@@ -109,7 +111,7 @@ impl<Req> Rule<Req> {
         Self::with_key(name.into(), limit, None)
     }
 
-    fn with_key(name: Cow<'static, str>, limit: Limit, key: Option<KeyFn<Req>>) -> Self {
+    fn with_key(name: Cow<'static, str>, limit: Limit, key: Option<Arc<dyn KeyOf<Req>>>) -> Self {
         Self {
             name,
             was: None,
@@ -243,121 +245,6 @@ impl<Req> Rule<Req> {
     pub(crate) fn max_delay(&self) -> Nanos {
         if self.algorithm.delays() { Nanos::MAX } else { self.wait_up_to.map_or(Nanos::ZERO, Nanos::from) }
     }
-
-    /// What the rule has to say of `request` before any bucket is looked at.
-    #[inline]
-    pub(crate) fn applies(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
-        if self.holds(request) { self.applied(request, secret, reported) } else { Applies::No }
-    }
-
-    /// Whether all conditions hold. Apart from what follows, so that a false one costs nothing of it.
-    #[inline(always)]
-    pub(crate) fn holds(&self, request: &Req) -> bool {
-        self.when.iter().all(|when| when(request))
-    }
-
-    /// As [`applies`](Self::applies), where all conditions hold.
-    pub(crate) fn applied(&self, request: &Req, secret: &Secret, reported: &Reported) -> Applies {
-        let key = match self.key_of(request, secret, reported) {
-            Ok(Some(key)) => key,
-            Ok(None) => return Applies::NoKey,
-            Err((status, reason)) => return Applies::Refused { status, reason },
-        };
-        let (limit, usable) = self.other_limit(request, reported);
-        let cost = match &self.cost {
-            Cost::Fixed(cost) => *cost,
-            Cost::Of(cost) => cost(request),
-        };
-        Applies::Yes { key, limit, cost, usable }
-    }
-
-    /// The limit for this request where that is another one than its own, and whether the rule can run it.
-    #[inline]
-    pub(crate) fn other_limit(&self, request: &Req, reported: &Reported) -> (Option<Limit>, bool) {
-        let limit = self.limit_for.as_ref().map(|limit_for| limit_for(request)).filter(|limit| *limit != self.limit);
-        (limit, limit.is_none_or(|limit| self.can_run(&limit, reported)))
-    }
-
-    /// Whether it can run another limit than its own.
-    #[cold]
-    fn can_run(&self, limit: &Limit, reported: &Reported) -> bool {
-        let usable = set::check_limit(limit, &self.algorithm).is_ok();
-        if !usable && !self.blocked {
-            observe::unusable_limit(&reported.limit, &self.name);
-        }
-        usable
-    }
-
-    #[inline]
-    fn key_of(
-        &self,
-        request: &Req,
-        secret: &Secret,
-        reported: &Reported,
-    ) -> Result<Option<KeyId>, (StatusCode, &'static str)> {
-        let Some(key) = &self.key else { return Ok(Some(KeyId::NONE)) };
-        // Looked at where it is: a key is too large to be handed around.
-        let unavailable = match &key(request) {
-            Some(key) => match key.found(secret) {
-                Found::Id(id) => return Ok(Some(id)),
-                Found::Nothing => None,
-                Found::Unavailable(reason) => Some(reason),
-            },
-            None => None,
-        };
-        self.without_key(unavailable, reported)
-    }
-
-    /// What becomes of a request that has no key, for a reason where one had to be there.
-    #[cold]
-    fn without_key(
-        &self,
-        unavailable: Option<&'static str>,
-        reported: &Reported,
-    ) -> Result<Option<KeyId>, (StatusCode, &'static str)> {
-        if let Some(reason) = unavailable {
-            observe::unavailable_key(&reported.unavailable, &self.name, reason);
-        }
-        match (self.on_missing_key, unavailable) {
-            (None, Some(reason)) => Err((StatusCode::INTERNAL_SERVER_ERROR, reason)),
-            (None, None) => {
-                observe::missing_key(&reported.key, &self.name);
-                Ok(None)
-            }
-            (Some(MissingKey::Skip), _) => Ok(None),
-            (Some(MissingKey::Share), _) => Ok(Some(KeyId::NONE)),
-            (Some(MissingKey::Refuse(status)), _) => {
-                Err((status, unavailable.unwrap_or("the request has no key to be limited by")))
-            }
-        }
-    }
-}
-
-/// What of a rule was reported already.
-#[derive(Debug, Default)]
-pub(crate) struct Reported {
-    key: Once,
-    unavailable: Once,
-    limit: Once,
-}
-
-/// Whether a rule applies to a request, and how.
-#[derive(Debug)]
-pub(crate) enum Applies {
-    No,
-    /// Its key is not there.
-    NoKey,
-    /// Under another limit than it was made with, where one is said.
-    Yes {
-        key: KeyId,
-        limit: Option<Limit>,
-        cost: u64,
-        usable: bool,
-    },
-    Refused {
-        status: StatusCode,
-        reason: &'static str,
-    },
 }
 
 impl<Req> Clone for Rule<Req> {

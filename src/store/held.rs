@@ -68,6 +68,14 @@ impl fmt::Debug for HeldReceipt {
     }
 }
 
+/// Apart from the look whether there is anything to end: most bodies hold nothing.
+#[cold]
+fn end(receipt: &Shared) {
+    // The lock is let go before the store is told.
+    let ended = receipt.lock().take();
+    drop(ended);
+}
+
 /// Ends what is held, if anything, when it is dropped, unless a handler has taken it.
 #[derive(Clone, Default)]
 pub(crate) struct EndsOnDrop(Option<Shared>);
@@ -78,15 +86,17 @@ impl EndsOnDrop {
     }
 
     /// Whether there was anything to end.
+    #[inline]
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
     /// Ends it now.
+    #[inline]
     pub(crate) fn end(&self) {
-        // The lock is let go before the store is told.
-        let ended = self.0.as_ref().and_then(|receipt| receipt.lock().take());
-        drop(ended);
+        if let Some(receipt) = &self.0 {
+            end(receipt);
+        }
     }
 
     /// Lets somebody else end it.
@@ -106,6 +116,7 @@ impl From<HeldReceipt> for EndsOnDrop {
 }
 
 impl Drop for EndsOnDrop {
+    #[inline]
     fn drop(&mut self) {
         self.end();
     }

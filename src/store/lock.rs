@@ -6,9 +6,13 @@ use std::sync::PoisonError;
 use std::sync::TryLockError;
 
 #[cfg(tollgate_loom)]
-use loom::sync::{Mutex as Inner, MutexGuard};
+use loom::sync::Mutex as Inner;
+#[cfg(tollgate_loom)]
+pub(super) use loom::sync::MutexGuard;
 #[cfg(not(tollgate_loom))]
-use std::sync::{Mutex as Inner, MutexGuard};
+use std::sync::Mutex as Inner;
+#[cfg(not(tollgate_loom))]
+pub(super) use std::sync::MutexGuard;
 
 pub(super) struct Mutex<T>(Inner<T>);
 

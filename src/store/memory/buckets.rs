@@ -3,48 +3,25 @@
 //! A dense table is under one limit. When the rule is given another one, a new one begins, and each bucket moves into it inside
 //! its first decision under the new limit.
 
-use std::collections::HashMap;
-
 use super::{
     base::was_set_back,
+    beside::{Beside, Former, Terms},
     dense::{Dense, Slot, Vacancy},
     sharded::ShardedTable,
     table::Entry,
 };
-use crate::{
-    bucket::{Bucket, Packed, Quick},
-    key::{KeyHash, KeyId},
-    limit::Limit,
-    time::Nanos,
-};
+use crate::{bucket::Packed, key::KeyId, limit::Limit, time::Nanos};
 
-/// Buckets that no slot can say.
-type Wide<B> = HashMap<KeyId, Entry<<B as Bucket>::State>, KeyHash>;
-
-/// What a shard's lock guards.
+/// What a shard's lock guards. Small, so that a shard is one cache line, and many shards with few keys are little.
 pub(super) struct Buckets<B: Packed> {
-    /// The limit of the buckets in `dense`.
-    pub(super) limit: Limit,
-    /// For judging under it by the shortest way, where there is one.
-    pub(super) quick: Option<Quick>,
     pub(super) dense: Dense<B::Words>,
-    /// Dense tables of limits that the rule had before, the latest last.
-    former: Vec<Former<B>>,
-    /// Made when the first such bucket comes.
-    pub(super) wide: Option<Box<Wide<B>>>,
     /// The latest time that anything was charged or given back here, which stands for each bucket's own.
     pub(super) seen: Nanos,
     /// The latest time at which fresh buckets were dropped, or looked for everywhere.
     pub(super) dropped: Nanos,
+    /// What few shards have.
+    beside: Option<Box<Beside<B>>>,
 }
-
-struct Former<B: Packed> {
-    limit: Limit,
-    dense: Dense<B::Words>,
-}
-
-/// How many limits that a rule had before have dense tables. What is left of older ones is kept beside them.
-const FORMER: usize = 3;
 
 /// Where a bucket is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,9 +33,39 @@ pub(super) enum Place {
 }
 
 impl<B: Packed> Buckets<B> {
-    pub(super) fn new(bucket: &B, limit: Limit) -> Self {
-        let (quick, dense, former) = (bucket.quick(&limit), Dense::new(), Vec::new());
-        Self { limit, quick, dense, former, wide: None, seen: Nanos::ZERO, dropped: Nanos::ZERO }
+    pub(super) fn new() -> Self {
+        Self { dense: Dense::new(), seen: Nanos::ZERO, dropped: Nanos::ZERO, beside: None }
+    }
+
+    /// What the buckets in the dense table are judged under.
+    #[inline]
+    pub(super) fn terms<'a>(&'a self, table: &'a ShardedTable<B>) -> &'a Terms {
+        self.beside.as_ref().and_then(|beside| beside.terms.as_ref()).unwrap_or(&table.terms)
+    }
+
+    /// As [`terms`](Self::terms), where the limit is the one given: `is_first` where that is the one of the table's making.
+    #[inline]
+    pub(super) fn terms_under<'a>(
+        &'a self,
+        table: &'a ShardedTable<B>,
+        is_first: bool,
+        limit: &Limit,
+    ) -> Option<&'a Terms> {
+        match &self.beside {
+            None if is_first => Some(&table.terms),
+            _ => Some(self.terms(table)).filter(|terms| terms.limit == *limit),
+        }
+    }
+
+    fn beside(&mut self, table: &ShardedTable<B>) -> &mut Beside<B> {
+        self.beside.get_or_insert_with(|| Box::new(Beside::new(table.base.kin.hash.clone())))
+    }
+
+    /// Lets go of what there is nothing left of.
+    fn tidy_beside(&mut self) {
+        if self.beside.as_mut().is_some_and(|beside| beside.tidy()) {
+            self.beside = None;
+        }
     }
 
     /// The latest time that anything happened here.
@@ -75,14 +82,14 @@ impl<B: Packed> Buckets<B> {
     /// Whether there are buckets that are not in the dense table.
     #[inline]
     pub(super) fn has_beside(&self) -> bool {
-        self.wide.is_some() || !self.former.is_empty()
+        self.beside.as_ref().is_some_and(|beside| !beside.is_empty())
     }
 
     /// A copy of a key's bucket, and where it is.
     #[inline]
     pub(super) fn find(&self, table: &ShardedTable<B>, key: KeyId, hash: u64) -> Option<(Place, Entry<B::State>)> {
         if let Some(at) = self.dense.find(key, hash) {
-            return Some((Place::Dense(at), table.unpack(self.dense.get(at)?, &self.limit, self.seen)));
+            return Some((Place::Dense(at), table.unpack(self.dense.get(at)?, &self.terms(table).limit, self.seen)));
         }
         self.find_beside(table, key, hash)
     }
@@ -94,36 +101,30 @@ impl<B: Packed> Buckets<B> {
         key: KeyId,
         hash: u64,
     ) -> Option<(Place, Entry<B::State>)> {
-        for (number, former) in self.former.iter().enumerate() {
+        let beside = self.beside.as_ref()?;
+        for (number, former) in beside.former.iter().enumerate() {
             if let Some(at) = former.dense.find(key, hash) {
                 let entry = table.unpack(former.dense.get(at)?, &former.limit, self.seen);
                 return Some((Place::Former(number, at), entry));
             }
         }
-        let entry = self.wide.as_ref()?.get(&key)?;
+        let entry = beside.wide.get(&key)?;
         Some((Place::Wide, entry.clone()))
     }
 
     /// Makes `limit` that of the dense table. No bucket changes.
     #[cold]
     pub(super) fn go_under(&mut self, table: &ShardedTable<B>, limit: Limit) {
-        let dense = match self.former.iter().position(|former| former.limit == limit) {
-            Some(number) => self.former.remove(number).dense,
+        let (old, seen) = (self.terms(table).limit, self.seen);
+        let beside = self.beside(table);
+        let dense = match beside.former.iter().position(|former| former.limit == limit) {
+            Some(number) => beside.former.remove(number).dense,
             None => Dense::new(),
         };
-        let former = Former { limit: self.limit, dense: std::mem::replace(&mut self.dense, dense) };
-        (self.limit, self.quick) = (limit, table.base.bucket.quick(&limit));
-        self.former.retain(|former| former.dense.len() > 0);
-        if former.dense.len() > 0 {
-            self.former.push(former);
-        }
-        while self.former.len() > FORMER {
-            let Former { limit, dense } = self.former.remove(0);
-            for slot in dense.slots() {
-                let entry = table.unpack(slot, &limit, self.seen);
-                self.widen(table, slot.key(), entry);
-            }
-        }
+        beside.terms = (limit != table.terms.limit).then(|| Terms::new(&table.base.bucket, limit));
+        let dense = std::mem::replace(&mut self.dense, dense);
+        self.beside(table).keep_former(Former { limit: old, dense }, |slot, limit| table.unpack(slot, limit, seen));
+        self.tidy_beside();
     }
 
     /// Takes a bucket out for good. With the last one goes the time that was the bucket's: whoever comes late begins a new one.
@@ -139,22 +140,22 @@ impl<B: Packed> Buckets<B> {
         match place {
             Place::Dense(at) => self.dense.remove(at, |key| table.base.hash(key)),
             Place::Former(number, at) => {
-                if let Some(former) = self.former.get_mut(number) {
+                if let Some(former) = self.former(number) {
                     former.dense.remove(at, |key| table.base.hash(key));
-                    if former.dense.len() == 0 {
-                        self.former.remove(number);
-                    }
                 }
+                self.tidy_beside();
             }
             Place::Wide => {
-                if let Some(wide) = &mut self.wide {
-                    wide.remove(&key);
+                if let Some(beside) = &mut self.beside {
+                    beside.wide.remove(&key);
                 }
-                if self.wide.as_ref().is_some_and(|wide| wide.is_empty()) {
-                    self.wide = None;
-                }
+                self.tidy_beside();
             }
         }
+    }
+
+    fn former(&mut self, number: usize) -> Option<&mut Former<B>> {
+        self.beside.as_mut()?.former.get_mut(number)
     }
 
     /// Writes a bucket back to where it was found, or to where it fits now.
@@ -182,7 +183,7 @@ impl<B: Packed> Buckets<B> {
     /// The words of a bucket that fits into the dense table.
     #[inline]
     fn pack(&self, table: &ShardedTable<B>, entry: &Entry<B::State>) -> Option<B::Words> {
-        if entry.limit == self.limit { table.base.bucket.pack(&entry.state) } else { None }
+        if entry.limit == self.terms(table).limit { table.base.bucket.pack(&entry.state) } else { None }
     }
 
     #[cold]
@@ -195,7 +196,7 @@ impl<B: Packed> Buckets<B> {
         words: Option<B::Words>,
         entry: Entry<B::State>,
     ) {
-        let stays = self.former.get_mut(number).filter(|former| former.limit == entry.limit);
+        let stays = self.former(number).filter(|former| former.limit == entry.limit);
         if let Some(former) = stays
             && let Some(words) = table.base.bucket.pack(&entry.state)
         {
@@ -226,8 +227,7 @@ impl<B: Packed> Buckets<B> {
 
     #[cold]
     fn widen(&mut self, table: &ShardedTable<B>, key: KeyId, entry: Entry<B::State>) {
-        let wide = self.wide.get_or_insert_with(|| Box::new(HashMap::with_hasher(table.base.kin.hash.clone())));
-        wide.insert(key, entry);
+        self.beside(table).wide.insert(key, entry);
     }
 
     /// Puts a new bucket where it fits. One that is as good as absent has gone for it where `vacancy` says so.
@@ -263,7 +263,7 @@ impl<B: Packed> Buckets<B> {
     /// Drops the buckets of the dense table that were fresh at `by` and makes room in it. Returns how many went, and when
     /// the next is fresh.
     pub(super) fn rebuild(&mut self, table: &ShardedTable<B>, by: Nanos) -> (usize, Nanos) {
-        let (seen, limit, mut next) = (self.seen, self.limit, Nanos::MAX);
+        let (seen, limit, mut next) = (self.seen, self.terms(table).limit, Nanos::MAX);
         let keep = |slot: &Slot<B::Words>| {
             let fresh_at = table.fresh_at(slot, &limit, seen);
             next = if fresh_at > by { next.min(fresh_at) } else { next };
@@ -287,30 +287,27 @@ impl<B: Packed> Buckets<B> {
         if self.dense.len() == 0 {
             self.dense.clear();
         }
-        for Former { limit, dense } in &mut self.former {
-            let keep = |slot: &Slot<B::Words>| {
-                let fresh_at = table.fresh_at(slot, limit, self.seen);
-                next = if fresh_at > by { next.min(fresh_at) } else { next };
-                fresh_at > by
-            };
-            let gone = dense.rebuild(keep, |key| table.base.hash(key));
-            table.base.kin.count.evict(gone);
-            dropped += gone;
-        }
-        self.former.retain(|former| former.dense.len() > 0);
-        if let Some(wide) = &mut self.wide {
-            let before = wide.len();
-            wide.retain(|_, entry| {
+        if let Some(beside) = &mut self.beside {
+            for Former { limit, dense } in &mut beside.former {
+                let keep = |slot: &Slot<B::Words>| {
+                    let fresh_at = table.fresh_at(slot, limit, self.seen);
+                    next = if fresh_at > by { next.min(fresh_at) } else { next };
+                    fresh_at > by
+                };
+                let gone = dense.rebuild(keep, |key| table.base.hash(key));
+                table.base.kin.count.evict(gone);
+                dropped += gone;
+            }
+            let before = beside.wide.len();
+            beside.wide.retain(|_, entry| {
                 let fresh_at = table.base.bucket.fresh_at(&entry.state, &entry.limit);
                 next = if fresh_at > by { next.min(fresh_at) } else { next };
                 fresh_at > by
             });
-            table.base.kin.count.evict(before - wide.len());
-            dropped += before - wide.len();
-            if wide.is_empty() {
-                self.wide = None;
-            }
+            table.base.kin.count.evict(before - beside.wide.len());
+            dropped += before - beside.wide.len();
         }
+        self.tidy_beside();
         (dropped, next)
     }
 
@@ -326,8 +323,10 @@ impl<B: Packed> Buckets<B> {
         }
         self.seen = now;
         let mut too_wide = Vec::new();
-        let tables = self.former.iter_mut().map(|former| (former.limit, &mut former.dense));
-        for (limit, dense) in tables.chain([(self.limit, &mut self.dense)]) {
+        let own = self.terms(table).limit;
+        let former = self.beside.iter_mut().flat_map(|beside| &mut beside.former);
+        let tables = former.map(|former| (former.limit, &mut former.dense));
+        for (limit, dense) in tables.chain([(own, &mut self.dense)]) {
             for slot in dense.slots_mut() {
                 let state = bucket.unpack(slot.words, seen);
                 let state = bucket.with_used(&limit, bucket.used(&state, &limit, seen), now);
@@ -348,9 +347,10 @@ impl<B: Packed> Buckets<B> {
 
     /// The keys of all buckets here, and the latest time that anything happened to them.
     pub(super) fn keys(&self, table: &ShardedTable<B>) -> Vec<(KeyId, Nanos)> {
-        let former = self.former.iter().flat_map(|former| former.dense.slots());
-        let dense = former.chain(self.dense.slots()).map(|slot| (slot.key(), self.seen));
-        let wide = self.wide.iter().flat_map(|wide| wide.iter());
+        let former = self.beside.iter().flat_map(|beside| &beside.former);
+        let dense = former.flat_map(|former| former.dense.slots()).chain(self.dense.slots());
+        let dense = dense.map(|slot| (slot.key(), self.seen));
+        let wide = self.beside.iter().flat_map(|beside| &beside.wide);
         dense.chain(wide.map(|(key, entry)| (*key, table.base.bucket.seen(&entry.state)))).collect()
     }
 }

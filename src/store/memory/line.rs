@@ -7,6 +7,7 @@
 
 use std::{
     cmp::Reverse,
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -26,7 +27,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 const WITHOUT_KEYS: u64 = 1 << 63;
 
 /// The buckets of a rule under one algorithm.
-pub(super) struct Table<T: ?Sized = dyn AnyTable> {
+pub(super) struct Table {
     /// Locks are taken in the order of these numbers, which a rule's tables share: the newer one first. Rules without keys,
     /// whose one bucket everybody wants, have the highest, so that they are locked last and for the shortest time.
     number: u64,
@@ -35,7 +36,40 @@ pub(super) struct Table<T: ?Sized = dyn AnyTable> {
     pub(super) keyed: bool,
     /// What is in force for a charge that was sent here under a limit that this algorithm cannot run.
     limit: Limit,
-    pub(super) buckets: T,
+    pub(super) buckets: AnyBuckets,
+}
+
+/// The usual algorithm's buckets at hand, and those of others.
+#[allow(clippy::large_enum_variant, reason = "one a rule, behind a counted reference; the larger one is the usual one")]
+pub(super) enum AnyBuckets {
+    Token(ShardedTable<TokenBucket>),
+    Other(Box<dyn AnyTable>),
+}
+
+impl AnyBuckets {
+    fn new(make: Make<'_>) -> Self {
+        Self::Other(match &make.spec.algorithm {
+            Algorithm::TokenBucket => return Self::Token(ShardedTable::new(TokenBucket, make)),
+            Algorithm::FixedWindow => Box::new(ShardedTable::new(FixedWindow, make)),
+            Algorithm::SlidingWindowLog => Box::new(MapTable::new(SlidingWindowLog, make)),
+            Algorithm::SlidingWindowCounter => Box::new(ShardedTable::new(SlidingWindowCounter, make)),
+            Algorithm::LeakyBucket => Box::new(ShardedTable::new(LeakyBucket, make)),
+            Algorithm::InFlight => Box::new(MapTable::new(InFlight, make)),
+            Algorithm::Custom(bucket) => Box::new(MapTable::new(bucket.clone(), make)),
+        })
+    }
+}
+
+impl Deref for AnyBuckets {
+    type Target = dyn AnyTable;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Token(table) => table,
+            Self::Other(table) => &**table,
+        }
+    }
 }
 
 /// What is before a table, and what is behind it.
@@ -120,17 +154,9 @@ impl Table {
                 (number, 0, Kin::new(bound.max_keys))
             }
         };
-        let head = Head { number, generation, spec };
-        let make = Make { spec, bound, kin, line: Line::behind(before) };
-        match &spec.algorithm {
-            Algorithm::TokenBucket => head.over(ShardedTable::new(TokenBucket, make)),
-            Algorithm::FixedWindow => head.over(ShardedTable::new(FixedWindow, make)),
-            Algorithm::SlidingWindowLog => head.over(MapTable::new(SlidingWindowLog, make)),
-            Algorithm::SlidingWindowCounter => head.over(ShardedTable::new(SlidingWindowCounter, make)),
-            Algorithm::LeakyBucket => head.over(ShardedTable::new(LeakyBucket, make)),
-            Algorithm::InFlight => head.over(MapTable::new(InFlight, make)),
-            Algorithm::Custom(bucket) => head.over(MapTable::new(bucket.clone(), make)),
-        }
+        let (algorithm, keyed, limit) = (spec.algorithm.clone(), spec.keyed, spec.limit);
+        let buckets = AnyBuckets::new(Make { spec, bound, kin, line: Line::behind(before) });
+        Arc::new(Self { number, generation, algorithm, keyed, limit, buckets })
     }
 
     /// The order in which locks are taken.
@@ -224,21 +250,6 @@ impl Table {
 pub(super) fn is_own_limit(charge: &Charge<'_>) -> bool {
     let is_own = |place: &Place| place.limit == charge.limit && !place.table.line().sends_on(true);
     charge.slot.get::<Place>().is_some_and(is_own)
-}
-
-/// What a table is, besides its buckets.
-struct Head<'a> {
-    number: u64,
-    generation: u32,
-    spec: &'a RuleSpec,
-}
-
-impl Head<'_> {
-    fn over<T: AnyTable + 'static>(self, buckets: T) -> Arc<Table> {
-        let Self { number, generation, spec } = self;
-        let (algorithm, keyed, limit) = (spec.algorithm.clone(), spec.keyed, spec.limit);
-        Arc::new(Table { number, generation, algorithm, keyed, limit, buckets })
-    }
 }
 
 /// What a table's buckets are made for.

@@ -17,8 +17,10 @@ use crate::{
 };
 
 mod base;
+mod beside;
 mod buckets;
 mod dense;
+mod direct;
 mod evict;
 mod line;
 mod map;
@@ -27,8 +29,11 @@ mod places;
 mod round;
 mod sharded;
 mod table;
+mod together;
 
-use line::Table;
+pub(crate) use direct::{Answer, Direct, Question, ask_all};
+use line::{AnyBuckets, Table};
+use table::{Alone, AnyTable};
 
 /// Buckets in this process's memory; clones share them.
 ///
@@ -240,15 +245,16 @@ impl Store for MemoryStore {
     /// **Locking**: one lock a charge, all held together, in ascending order of the tables' numbers. No lock is held
     /// when it returns, nor while buckets are dropped.
     fn decide(&self, now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
-        let decided = match charges {
-            [charge] => round::decide_alone(now, charge, verdicts),
-            _ => round::decide_together(now, charges, verdicts),
-        };
-        Reply::Ready(match decided {
-            Ok(true) => Ok(()),
-            Ok(false) => round::decide_elsewhere(now, charges, verdicts),
-            Err(error) => Err(error),
-        })
+        if let [charge] = charges
+            && let Some(AnyBuckets::Token(table)) = charge.slot.get::<Place>().map(|place| &place.table.buckets)
+            && let Some(decided) = table.decide_usual(now, charge, verdicts)
+        {
+            if decided == Alone::Untidy {
+                table.tidy(charge.key, now);
+            }
+            return Reply::Ready(Ok(()));
+        }
+        round::decide(now, charges, verdicts)
     }
 
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) {

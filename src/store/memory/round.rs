@@ -8,12 +8,14 @@ use super::{
     Place,
     line::Table,
     table::{Alone, Settled},
+    together,
 };
 use crate::{
     charge::{Charge, Judged, Verdicts},
     decision::{Outcome, Verdict},
     error::StoreError,
     key::KeyId,
+    store::Reply,
     time::Nanos,
 };
 
@@ -21,8 +23,22 @@ fn place<'a>(charge: &Charge<'a>) -> Result<&'a Place, StoreError> {
     charge.slot.get::<Place>().ok_or_else(|| StoreError::new("a slot of another kind of store").of_one_request())
 }
 
+/// Decides in whatever way it takes.
+#[inline(never)]
+pub(super) fn decide(now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Reply<(), Verdicts> {
+    let decided = match charges {
+        [charge] => decide_alone(now, charge, verdicts),
+        _ => decide_together(now, charges, verdicts),
+    };
+    Reply::Ready(match decided {
+        Ok(true) => Ok(()),
+        Ok(false) => decide_elsewhere(now, charges, verdicts),
+        Err(error) => Err(error),
+    })
+}
+
 /// A request with one charge, which has nobody to wait for. Returns false where another of the rule's tables has to decide.
-pub(super) fn decide_alone(now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Result<bool, StoreError> {
+fn decide_alone(now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Result<bool, StoreError> {
     let table = &place(charge)?.table.buckets;
     match table.visit_alone(now, charge, verdicts) {
         Alone::Judged => {}
@@ -32,42 +48,64 @@ pub(super) fn decide_alone(now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdi
     Ok(true)
 }
 
-pub(super) fn decide_together(now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Result<bool, StoreError> {
-    let mut tables: SmallVec<[&Table; 4]> = SmallVec::new();
-    for charge in charges {
-        tables.push(&place(charge)?.table);
+/// A request with several charges. Returns false where another of a rule's tables has to decide.
+fn decide_together(now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts) -> Result<bool, StoreError> {
+    let mut order = Order::new();
+    for (at, charge) in charges.iter().enumerate() {
+        order.push((at, &*place(charge)?.table));
     }
-    Ok(Round::new(now, charges, &tables, verdicts)?.run())
+    put_in_order(&mut order)?;
+    Ok(together::decide(now, charges, &order, verdicts) || Round::new(now, charges, order, verdicts).run())
+}
+
+/// The tables that a request's charges are of, by the numbers of the charges.
+pub(super) type Order<'a> = SmallVec<[(usize, &'a Table); 4]>;
+
+/// Puts tables in the order in which they are locked.
+fn put_in_order(order: &mut Order<'_>) -> Result<(), StoreError> {
+    let ascends = |order: &Order<'_>| {
+        order.is_sorted_by(|(_, one), (_, next)| one.order() < next.order() && !one.is_kin_of(next))
+    };
+    if !ascends(order) {
+        order.sort_unstable_by_key(|(_, table)| table.order());
+        if !ascends(order) {
+            // A second lock on the same table could wait for the first for ever.
+            return Err(StoreError::new("two charges of one request on one rule").of_one_request());
+        }
+    }
+    Ok(())
 }
 
 /// Asks the tables that decide now, because a rule counts by another algorithm since its place was given out.
 #[cold]
-pub(super) fn decide_elsewhere<'a>(
-    now: Nanos,
-    charges: &[Charge<'a>],
-    verdicts: &mut Verdicts,
-) -> Result<(), StoreError> {
+fn decide_elsewhere<'a>(now: Nanos, charges: &[Charge<'a>], verdicts: &mut Verdicts) -> Result<(), StoreError> {
     let mut in_charge = Vec::new();
     for charge in charges {
         in_charge.push(Arc::clone(&place(charge)?.table));
     }
     loop {
         in_charge = in_charge.iter().map(Table::in_charge).collect();
-        let tables: SmallVec<[&Table; 4]> = in_charge.iter().map(|table| &**table).collect();
         let limited =
-            |(charge, table): (&Charge<'a>, &&Table)| Charge { limit: table.limit_of(charge.limit), ..*charge };
-        let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().zip(&tables).map(limited).collect();
-        if Round::new(now, &charges, &tables, verdicts)?.run() {
+            |(charge, table): (&Charge<'a>, &Arc<Table>)| Charge { limit: table.limit_of(charge.limit), ..*charge };
+        let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().zip(&in_charge).map(limited).collect();
+        let mut order: Order<'_> = in_charge.iter().map(|table| &**table).enumerate().collect();
+        put_in_order(&mut order)?;
+        if Round::new(now, &charges, order, verdicts).run() {
             return Ok(());
         }
     }
+}
+
+/// What stands for an answer until it is there.
+pub(super) fn pending() -> Judged {
+    Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None)
 }
 
 /// One request's charges, in the order in which their tables are locked.
 struct Round<'a> {
     now: Nanos,
     charges: &'a [Charge<'a>],
-    order: SmallVec<[(usize, &'a Table); 4]>,
+    order: Order<'a>,
     verdicts: &'a mut Verdicts,
     untidy: SmallVec<[(KeyId, &'a Table); 4]>,
     /// Whether keys for which there was no room have to take what the overflow policy gives them.
@@ -102,27 +140,10 @@ impl Against {
 }
 
 impl<'a> Round<'a> {
-    fn new(
-        now: Nanos,
-        charges: &'a [Charge<'a>],
-        tables: &[&'a Table],
-        verdicts: &'a mut Verdicts,
-    ) -> Result<Self, StoreError> {
-        let mut order: SmallVec<[(usize, &'a Table); 4]> = tables.iter().copied().enumerate().collect();
-        let ascends = |order: &[(usize, &Table)]| {
-            order.is_sorted_by(|(_, one), (_, next)| one.order() < next.order() && !one.is_kin_of(next))
-        };
-        if !ascends(&order) {
-            order.sort_unstable_by_key(|(_, table)| table.order());
-            if !ascends(&order) {
-                // A second lock on the same table could wait for the first for ever.
-                return Err(StoreError::new("two charges of one request on one rule").of_one_request());
-            }
-        }
-        let pending = Judged::new(Verdict::new(Outcome::Pass, 0, 0, None), None);
-        verdicts.fill(pending, charges.len());
+    fn new(now: Nanos, charges: &'a [Charge<'a>], order: Order<'a>, verdicts: &'a mut Verdicts) -> Self {
+        verdicts.fill(pending(), charges.len());
         let (untidy, against) = (SmallVec::new(), Against::Nobody);
-        Ok(Self { now, charges, order, verdicts, untidy, final_try: false, elsewhere: false, against })
+        Self { now, charges, order, verdicts, untidy, final_try: false, elsewhere: false, against }
     }
 
     /// Returns false where another of a rule's tables has to decide; nothing was charged then.

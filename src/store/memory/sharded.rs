@@ -12,22 +12,24 @@ use std::sync::{
 use self::moving::Found;
 use super::{
     base::{Base, Known, When, was_set_back},
+    beside::Terms,
     buckets::Buckets,
     dense::{Slot, Vacancy},
     evict::lingers,
     line::{self, Kin, Line, Make},
-    lock::Mutex,
-    table::{Alone, AnyTable, Entry, Inherited, Settled, Visit, nothing_else, visit_alone},
+    lock::{Mutex, MutexGuard},
+    table::{Alone, AnyTable, Entry, Inherited, Settled, Visit, visit_alone},
 };
 use crate::{
-    bucket::{Packed, Quick},
-    charge::{Charge, Judged, Take, Taken, Verdicts},
+    bucket::Packed,
+    charge::{Charge, Take, Taken, Verdicts},
     key::KeyId,
     limit::Limit,
     time::Nanos,
 };
 
 mod moving;
+mod usual;
 
 /// How many keys there are to a shard where the table is full, about. No work under a lock is over more than twice as many.
 const KEYS: usize = 1_024;
@@ -41,9 +43,9 @@ const LOOKS_FOR_ROOM: usize = 8;
 /// The buckets of one rule.
 pub(super) struct ShardedTable<B: Packed> {
     pub(super) base: Base<B>,
-    /// The limit of the dense tables at first.
-    limit: Limit,
-    /// How long buckets under it stay while there is no room.
+    /// What the buckets of most shards are judged under.
+    pub(super) terms: Terms,
+    /// How long buckets under the first limit stay while there is no room.
     pub(super) lingers: Nanos,
     shards: OnceLock<Box<[Shard<B>]>>,
     shard_count: usize,
@@ -52,7 +54,8 @@ pub(super) struct ShardedTable<B: Packed> {
 /// A part of the buckets. On a cache line of its own, so that threads with different keys do not meet.
 #[repr(align(64))]
 struct Shard<B: Packed> {
-    /// No bucket that is here is fresh before this time. Relaxed: a hint for those that look for room.
+    /// No bucket that is here is fresh before this time. Written under the lock only. Relaxed: without it, a hint for those
+    /// that look for room.
     nothing_fresh_before: AtomicU64,
     buckets: Mutex<Buckets<B>>,
 }
@@ -60,14 +63,12 @@ struct Shard<B: Packed> {
 impl<B: Packed> ShardedTable<B> {
     pub(super) fn new(bucket: B, make: Make<'_>) -> Self {
         let shard_count = if make.spec.keyed { make.bound.max_keys.div_ceil(KEYS).min(MOST_SHARDS) } else { 1 };
-        let limit = make.spec.limit;
-        Self { base: Base::new(bucket, make), limit, lingers: lingers(&limit), shards: OnceLock::new(), shard_count }
+        let (terms, lingers) = (Terms::new(&bucket, make.spec.limit), lingers(&make.spec.limit));
+        Self { base: Base::new(bucket, make), terms, lingers, shards: OnceLock::new(), shard_count }
     }
 
     fn shards(&self) -> &[Shard<B>] {
-        self.shards.get_or_init(|| {
-            (0..self.shard_count).map(|_| Shard::new(Buckets::new(&self.base.bucket, self.limit))).collect()
-        })
+        self.shards.get_or_init(|| (0..self.shard_count).map(|_| Shard::new(Buckets::new())).collect())
     }
 
     #[inline]
@@ -82,6 +83,12 @@ impl<B: Packed> ShardedTable<B> {
         &shards[at]
     }
 
+    /// Locks the shard of a key.
+    #[inline]
+    pub(super) fn lock(&self, hash: u64) -> MutexGuard<'_, Buckets<B>> {
+        self.shard(hash).buckets.lock()
+    }
+
     #[inline]
     pub(super) fn unpack(&self, slot: &Slot<B::Words>, limit: &Limit, seen: Nanos) -> Entry<B::State> {
         Entry { limit: *limit, era: slot.era, state: self.base.bucket.unpack(slot.words, seen) }
@@ -90,89 +97,6 @@ impl<B: Packed> ShardedTable<B> {
     #[inline]
     pub(super) fn fresh_at(&self, slot: &Slot<B::Words>, limit: &Limit, seen: Nanos) -> Nanos {
         self.base.bucket.fresh_at(&self.base.bucket.unpack(slot.words, seen), limit)
-    }
-
-    /// The usual visit, by the shortest way; `None` where it is another.
-    #[inline]
-    fn visit_usual(
-        &self,
-        now: Nanos,
-        charge: &Charge<'_>,
-        passing: bool,
-        mut next: impl FnMut(bool) -> Settled,
-    ) -> Option<Visit> {
-        let usual =
-            charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO;
-        if !usual {
-            return None;
-        }
-        let hash = self.base.hash(charge.key);
-        let shard = self.shard(hash);
-        let mut guard = shard.buckets.lock();
-        let buckets = &mut *guard;
-        let quick = buckets.quick.filter(|_| charge.limit == buckets.limit && now >= buckets.latest())?;
-        let Some(slot) = buckets.dense.find_mut(charge.key, hash) else {
-            return self.visit_unknown(shard, buckets, now, charge, (hash, &quick), passing, next);
-        };
-        let at_once = self.base.bucket.at_once(slot.words, &quick, now, charge.cost)?;
-        let (settled, era) = (next(passing && at_once.taken.is_some()), slot.era);
-        let taken = at_once.taken.filter(|_| settled == Settled::Passed);
-        if let Some(words) = taken {
-            slot.words = words;
-            buckets.seen = now;
-        }
-        // What is left are sums.
-        drop(guard);
-        let judged = match taken {
-            Some(_) => Judged::taken(at_once.took(&quick, now)),
-            None => Judged::new(at_once.looked(&quick), None),
-        };
-        Some(Visit::of((settled, judged.stamped(u64::from(era)))))
-    }
-
-    /// The usual visit of a new key that has room and is known nowhere else.
-    #[allow(clippy::too_many_arguments, reason = "the other half of `visit_usual`, apart because it is run once a key")]
-    fn visit_unknown(
-        &self,
-        shard: &Shard<B>,
-        buckets: &mut Buckets<B>,
-        now: Nanos,
-        charge: &Charge<'_>,
-        (hash, quick): (u64, &Quick),
-        passing: bool,
-        mut next: impl FnMut(bool) -> Settled,
-    ) -> Option<Visit> {
-        if self.base.may_know_elsewhere()
-            || now < self.base.emptied()
-            || (buckets.has_beside() && buckets.find_beside(self, charge.key, hash).is_some())
-        {
-            return None;
-        }
-        let at_once = self.base.bucket.at_once(B::Words::default(), quick, now, charge.cost)?;
-        let words = at_once.taken?;
-        let vacancy = self.vacancy(buckets, hash, (now, Nanos::ZERO));
-        let room = match vacancy {
-            Vacancy::Reused(_) => None,
-            Vacancy::Empty(_) => Some(self.base.kin.count.reserve()?),
-            Vacancy::None => return None,
-        };
-        let (settled, era) = (next(passing), self.base.kin.era());
-        if settled != Settled::Passed {
-            return Some(Visit::of((settled, Judged::new(at_once.looked(quick), None))));
-        }
-        let slot = Slot::new(charge.key, era, words);
-        buckets.dense.insert(vacancy, slot);
-        match room {
-            Some(room) => room.keep(),
-            None => {
-                buckets.dropped = now;
-                self.base.kin.count.replace();
-            }
-        }
-        buckets.seen = now;
-        shard.has_fresh_at(self.fresh_at(&slot, &charge.limit, now));
-        let judged = Judged::taken(at_once.took(quick, now)).stamped(u64::from(era));
-        Some(Visit { settled, judged, untidy: buckets.dense.is_crowded() })
     }
 
     #[allow(clippy::too_many_arguments, reason = "the other half of `visit`, apart because it is rarely run")]
@@ -221,8 +145,8 @@ impl<B: Packed> ShardedTable<B> {
     }
 
     fn vacancy(&self, buckets: &Buckets<B>, hash: u64, (judged_at, _): When) -> Vacancy {
-        let by = self.base.kin.count.droppable(judged_at, self.lingers);
-        buckets.dense.vacancy(hash, |slot| self.fresh_at(slot, &buckets.limit, buckets.seen) <= by)
+        let (limit, by) = (&buckets.terms(self).limit, self.base.kin.count.droppable(judged_at, self.lingers));
+        buckets.dense.vacancy(hash, |slot| self.fresh_at(slot, limit, buckets.seen) <= by)
     }
 }
 
@@ -233,7 +157,16 @@ impl<B: Packed> Shard<B> {
 
     /// Notes that a bucket will be fresh at `fresh_at`, maybe earlier than all others here. Under the lock.
     fn has_fresh_at(&self, fresh_at: Nanos) {
-        self.nothing_fresh_before.fetch_min(fresh_at.get(), Ordering::Relaxed);
+        if fresh_at.get() < self.nothing_fresh_before.load(Ordering::Relaxed) {
+            self.nothing_fresh_before.store(fresh_at.get(), Ordering::Relaxed);
+        }
+    }
+
+    /// The clock was set back: what was to be fresh at some time is so earlier now.
+    #[cold]
+    fn set_back(&self, table: &ShardedTable<B>, buckets: &mut Buckets<B>, now: Nanos) {
+        buckets.set_back(table, now);
+        self.has_fresh_at(Nanos::ZERO);
     }
 
     fn may_have_fresh(&self, now: Nanos) -> bool {
@@ -266,9 +199,9 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         // Who only looks changes nothing, not even what a changed limit or clock would.
         let looks = charge.take == Take::Never;
         if was_set_back(buckets.latest(), now) && !looks {
-            buckets.set_back(self, now);
+            shard.set_back(self, &mut buckets, now);
         }
-        if charge.limit != buckets.limit && !looks && line::is_own_limit(charge) {
+        if charge.limit != buckets.terms(self).limit && !looks && line::is_own_limit(charge) {
             buckets.go_under(self, charge.limit);
         }
         let (place, mut entry) = match buckets.find(self, charge.key, hash) {
@@ -295,8 +228,8 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
 
     #[inline]
     fn visit_alone(&self, now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Alone {
-        match self.visit_usual(now, charge, true, nothing_else) {
-            Some(visit) => Alone::judged(visit, verdicts),
+        match self.decide_usual(now, charge, verdicts) {
+            Some(alone) => alone,
             None => visit_alone(self, now, charge, verdicts),
         }
     }
@@ -316,7 +249,7 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
     fn pull(&self, key: KeyId, now: Nanos) {
         let mut buckets = self.shard(self.base.hash(key)).buckets.lock();
         if buckets.find(self, key, self.base.hash(key)).is_none() {
-            let limit = buckets.limit;
+            let limit = buckets.terms(self).limit;
             let _ = self.inherit(&mut buckets, key, &limit, now, false);
         }
     }
@@ -342,10 +275,14 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
         let shard = self.shard(self.base.hash(key));
         let mut buckets = shard.buckets.lock();
         if buckets.dense.is_crowded() {
-            let (_, next) = buckets.rebuild(self, self.base.kin.count.droppable(now, self.lingers));
-            // What is kept beside the dense table was not looked at.
-            if !buckets.has_beside() {
-                shard.nothing_fresh_before.store(next.get(), Ordering::Relaxed);
+            if shard.may_have_fresh(now) {
+                let (_, next) = buckets.rebuild(self, self.base.kin.count.droppable(now, self.lingers));
+                // What is kept beside the dense table was not looked at.
+                if !buckets.has_beside() {
+                    shard.nothing_fresh_before.store(next.get(), Ordering::Relaxed);
+                }
+            } else {
+                buckets.dense.rebuild(|_| true, |key| self.base.hash(key));
             }
         }
         drop(buckets);

@@ -45,9 +45,10 @@ impl<B: Packed> ShardedTable<B> {
     /// [`AnyTable::hand_over`](super::AnyTable::hand_over).
     pub(super) fn give(&self, key: KeyId, now: Nanos, looks: bool) -> Inherited {
         let hash = self.base.hash(key);
-        let mut buckets = self.shard(hash).buckets.lock();
+        let shard = self.shard(hash);
+        let mut buckets = shard.buckets.lock();
         if was_set_back(buckets.latest(), now) && !looks {
-            buckets.set_back(self, now);
+            shard.set_back(self, &mut buckets, now);
         }
         let dropped = buckets.dropped;
         let Some((place, entry)) = buckets.find(self, key, hash) else {
@@ -69,7 +70,7 @@ impl<B: Packed> ShardedTable<B> {
         let shard = self.shard(hash);
         let mut buckets = shard.buckets.lock();
         if was_set_back(buckets.latest(), now) {
-            buckets.set_back(self, now);
+            shard.set_back(self, &mut buckets, now);
         }
         let mut found = buckets.find(self, taken.key, hash);
         let mut known = Known { dropped: buckets.dropped, used: None };
