@@ -65,21 +65,34 @@ pub(crate) enum Intent {
     Reserve,
     /// Start now, or when its turn comes.
     StartOrHold,
+    /// The same, of a request that has asked before and is counted already.
+    Again,
+    /// Only look, to see whether there is anything to wait for.
+    Enter,
     /// Only look.
     Peek,
 }
 
 impl Intent {
     fn may_wait(self) -> bool {
-        matches!(self, Self::StartOrHold | Self::Peek)
+        !matches!(self, Self::Start | Self::Reserve)
+    }
+
+    fn only_looks(self) -> bool {
+        matches!(self, Self::Enter | Self::Peek)
+    }
+
+    /// Whether what becomes of the request under a rule that it has no key for counts.
+    pub(super) fn counts(self) -> bool {
+        !matches!(self, Self::Again | Self::Peek)
     }
 
     /// Whether what was charged has to be at hand. `ends` says whether something of it ends with the request.
     fn wants_receipt(self, decision: &Decision, ends: bool) -> bool {
         match self {
             Self::Reserve => decision.is_allowed(),
-            Self::StartOrHold => decision.is_allowed() && (ends || decision.delay() > Duration::ZERO),
-            Self::Start | Self::Peek => false,
+            Self::StartOrHold | Self::Again => decision.is_allowed() && (ends || decision.delay() > Duration::ZERO),
+            Self::Start | Self::Enter | Self::Peek => false,
         }
     }
 }
@@ -121,7 +134,7 @@ impl Bound {
         if intent.may_wait() {
             charge.max_delay = self.max_delay;
         }
-        if intent == Intent::Peek {
+        if intent.only_looks() {
             charge.take = Take::Never;
         }
         charge

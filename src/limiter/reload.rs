@@ -271,16 +271,24 @@ fn judged_by_outcome<Req>(rules: &Rules<Req>) -> Option<(&str, &'static str)> {
 }
 
 /// The lines of rules that have one, with those who wait in them for the rules before.
+///
+/// Lines are joined in the order of the rules. Those of rules that have changed places begin anew, or somebody could wait at the head
+/// of each for the head of the other.
 fn queues<Req>(rules: &Rules<Req>, before: Option<&Generation<Req>>) -> Option<Arc<[Option<Arc<Queue>>]>> {
-    let queue = |rule: &Rule<Req>| {
+    let mut furthest = None;
+    let queue = |(rule, _): &(Rule<Req>, _)| {
         let Patience { most, longest } = rule.patience().filter(|_| rule.enforces())?;
         let old = before.and_then(|before| {
             let at = before.rules.position_before(rule)?;
-            before.core.queues.as_deref()?.get(at)?.clone()
+            let queue = before.core.queues.as_deref()?.get(at)?.as_ref()?;
+            (furthest < Some(at)).then(|| {
+                furthest = Some(at);
+                queue.going_on(most, longest)
+            })
         });
-        Some(Arc::new(old.map_or_else(|| Queue::new(most, longest), |old| old.going_on(most, longest))))
+        Some(Arc::new(old.unwrap_or_else(|| Queue::new(most, longest))))
     };
-    let queues: Arc<[_]> = rules.iter().map(|(rule, _)| queue(rule)).collect();
+    let queues: Arc<[_]> = rules.iter().map(queue).collect();
     queues.iter().any(Option::is_some).then_some(queues)
 }
 

@@ -76,7 +76,7 @@ impl<Req> Generation<Req> {
     }
     /// A request had no key for a rule.
     pub(super) fn missing_key(&self, rule: usize, intent: Intent) {
-        if intent != Intent::Peek {
+        if intent.counts() {
             self.observed.decided(iter::once((rule, RuleOutcome::MissingKey)));
         }
     }

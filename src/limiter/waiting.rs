@@ -79,7 +79,11 @@ impl Waiting {
                 }
                 None => {
                     let purpose = ready!(self.poll_turn(cx, &*rules.core.clock));
-                    let intent = if matches!(purpose, Purpose::Start) { Intent::StartOrHold } else { Intent::Peek };
+                    let intent = match purpose {
+                        Purpose::Enter => Intent::Enter,
+                        Purpose::Start => Intent::Again,
+                        Purpose::Look | Purpose::Tell(_) => Intent::Peek,
+                    };
                     let mut decision = rules.undecided();
                     match rules.judge(request, intent, &mut decision) {
                         Judging::Ready(answer) => (purpose, answer.map(|receipt| Judgement { decision, receipt })),
@@ -96,12 +100,17 @@ impl Waiting {
                     judgement.decision.refuse_for_place(rule, &rules.core.info);
                     return Poll::Ready(Ok(judgement));
                 }
-                (purpose, Ok(judgement)) => {
+                (purpose, Ok(mut judgement)) => {
                     let lacks = rules.lacks_place(&judgement.decision);
                     match (purpose, lacks) {
                         (Purpose::Start, None) => return Poll::Ready(Ok(judgement)),
                         (_, None) if !judgement.decision.is_allowed() => return Poll::Ready(Ok(judgement)),
-                        (Purpose::Enter, _) => {}
+                        (Purpose::Enter, _) => {
+                            if let Some(Err(full)) = self.join() {
+                                judgement.decision.refuse_for_place(full, &rules.core.info);
+                                return Poll::Ready(Ok(judgement));
+                            }
+                        }
                         (Purpose::Start, Some(rule)) => self.up_to = self.up_to.max(rule),
                         (_, lacks) => self.looked(lacks),
                     }
@@ -121,6 +130,15 @@ impl Waiting {
         }
     }
 
+    /// Joins the next line that it has to stand in, if there is one; an error is the rule whose line is full.
+    fn join(&mut self) -> Option<Result<(), usize>> {
+        if self.ahead.last()?.rule > self.up_to {
+            return None;
+        }
+        let Line { rule, queue, key } = self.ahead.pop()?;
+        Some(queue.join(key).map(|ticket| self.tickets.push((rule, ticket))).ok_or(rule))
+    }
+
     /// Ready when it is time to ask, and for what.
     fn poll_turn(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> Poll<Purpose> {
         if !std::mem::replace(&mut self.judged, true) {
@@ -135,11 +153,10 @@ impl Waiting {
                 }
             }
             if first {
-                let next = self.ahead.last().is_some_and(|line| line.rule <= self.up_to).then(|| self.ahead.pop());
-                if let Some(Line { rule, queue, key }) = next.flatten() {
-                    let Some(ticket) = queue.join(key) else { return Poll::Ready(Purpose::Tell(rule)) };
-                    self.tickets.push((rule, ticket));
-                    continue;
+                match self.join() {
+                    Some(Ok(())) => continue,
+                    Some(Err(full)) => return Poll::Ready(Purpose::Tell(full)),
+                    None => {}
                 }
                 if self.again.as_mut().poll(cx).is_ready() {
                     // Polled when it has asked in vain.

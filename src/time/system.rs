@@ -9,6 +9,9 @@ use super::{BoxFuture, Clock, Nanos, epoch::Epoch};
 /// a second ahead, as after a suspend, this clock jumps forward to it. While tokio's time is paused it follows the
 /// paused time alone, so tests with `tokio::time::pause` just work.
 ///
+/// Only what waits needs tokio's timer: [`sleep`](Clock::sleep) panics outside of a runtime that has it, and so does a request that
+/// [waits for its turn](crate::Limiter::acquire) there. Elsewhere use a clock of your own around this one.
+///
 /// # Examples
 ///
 /// ```

@@ -81,6 +81,28 @@ fn limiter(rules: impl IntoIterator<Item = Rule<u64>>) -> Limiter<u64> {
     Limiter::builder(rules).clock(ManualClock::new()).build().unwrap()
 }
 
+/// However often it asks while it waits.
+#[test]
+fn a_request_that_waits_for_a_place_counts_once() {
+    let (scrape, clock) = (Scrape::new(), ManualClock::new());
+    scrape.during(|| {
+        let places = Rule::global("places", Limit::in_flight(1)).queue(9, Duration::from_secs(9));
+        let limiter = Limiter::builder([per_minute("user", 1), places]).clock(clock.clone()).build().unwrap();
+        let (_, held) = limiter.reserve_now(&0).unwrap(); // counted: nobody has this number
+        let mut waits = [(); 2].map(|()| tokio_test::task::spawn(limiter.acquire_receipt(&0)));
+        for _ in 0..5 {
+            assert!(waits.iter_mut().all(|waits| waits.poll().is_pending()));
+            clock.advance(Duration::from_millis(100));
+        }
+        drop(held);
+        for mut waits in waits {
+            assert!(waits.poll().is_ready());
+        }
+    });
+    assert_eq!(scrape.counted("user"), [("missing_key", 3)]);
+    assert_eq!(scrape.counted("places"), [("allowed", 3)]);
+}
+
 #[test]
 fn each_rule_counts_what_became_of_its_requests() {
     let scrape = Scrape::new();

@@ -39,7 +39,7 @@ impl Inner {
     }
 
     fn forget(&self, place: &Place, key: KeyId) {
-        if let Some(number) = place.number {
+        if let Some(number) = place.number() {
             self.refusals.forget(number, key);
         }
     }
@@ -89,7 +89,7 @@ struct Question<'a> {
 }
 
 fn numbered<'a>(charges: &'a [Charge<'a>]) -> SmallVec<[Numbered<'a>; 3]> {
-    charges.iter().map(|charge| (charge, place_of(charge).and_then(|place| place.number))).collect()
+    charges.iter().map(|charge| (charge, place_of(charge).and_then(Place::number))).collect()
 }
 
 impl Store for Guarded {
@@ -111,11 +111,7 @@ impl Store for Guarded {
             }
             FailurePolicy::Allow | FailurePolicy::Refuse => None,
         };
-        let mut numbers = inner.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = numbers.len() as u64;
-        // What was refused by another algorithm says nothing of this one.
-        let number = *numbers.entry((spec.name.clone(), spec.algorithm.name())).or_insert(next);
-        drop(numbers);
+        let number = inner.numbers.lock().unwrap_or_else(PoisonError::into_inner).of(spec);
         inner.refusals.clear();
         // What a bucket of the user's own refuses it may grant later, or for a higher cost.
         let number = (!matches!(spec.algorithm, Algorithm::Custom(_))).then_some(number);
@@ -183,7 +179,7 @@ impl Store for Guarded {
             Source::Policy | Source::Unasked | Source::Remembered => taken.cost = cost,
         }
         // After the change: what was asked before this is not remembered, and what is asked after it knows of it, or soon will.
-        if let (true, Some(number)) = (gives_back, place.number) {
+        if let (true, Some(number)) = (gives_back, place.number()) {
             self.inner.refusals.comes_back(now, number, taken.key);
         }
     }

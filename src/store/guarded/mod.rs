@@ -13,7 +13,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -21,7 +21,7 @@ use std::{
 
 use self::{circuit::Circuit, fallback::Fallback, refusals::Refusals};
 use super::{MemoryStore, Store};
-use crate::charge::{Charge, FailurePolicy, Slot};
+use crate::charge::{Charge, FailurePolicy, RuleSpec, Slot};
 
 /// Any store, with a deadline, a circuit breaker, a failure policy for each rule, and a memory of refusals. Clones share
 /// everything.
@@ -85,9 +85,8 @@ struct Inner {
     refusals: Refusals,
     /// The fallbacks of all rules that have one.
     local: MemoryStore,
-    /// The numbers under which refusals of the rules are remembered, by name and algorithm. **Locking** only while rules are
-    /// bound.
-    numbers: Mutex<HashMap<(Cow<'static, str>, &'static str), u64>>,
+    /// **Locking** only while rules are bound.
+    numbers: Mutex<Numbers>,
     counts: Counters,
 }
 
@@ -97,7 +96,34 @@ struct Place {
     policy: FailurePolicy,
     fallback: Option<Fallback>,
     /// `None` where a refusal says nothing of other requests, or of later ones.
-    number: Option<u64>,
+    number: Option<Arc<u64>>,
+}
+
+impl Place {
+    fn number(&self) -> Option<u64> {
+        self.number.as_deref().copied()
+    }
+}
+
+/// The numbers under which refusals of the rules are remembered, by name and algorithm, of those rules that somebody has.
+#[derive(Default)]
+struct Numbers {
+    next: u64,
+    of: HashMap<(Cow<'static, str>, &'static str), Weak<u64>>,
+}
+
+impl Numbers {
+    fn of(&mut self, spec: &RuleSpec) -> Arc<u64> {
+        self.of.retain(|_, number| number.strong_count() > 0);
+        // What was refused by another algorithm says nothing of this one.
+        let rule = (spec.name.clone(), spec.algorithm.name());
+        self.of.get(&rule).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let number = Arc::new(self.next);
+            self.next += 1;
+            self.of.insert(rule, Arc::downgrade(&number));
+            number
+        })
+    }
 }
 
 fn place_of<'a>(charge: &Charge<'a>) -> Option<&'a Place> {
@@ -180,5 +206,23 @@ impl fmt::Debug for Guarded {
             .field("deadline", &self.inner.deadline)
             .field("is_open", &self.is_open())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{bucket::Algorithm, limit::Limit};
+
+    #[test]
+    fn rules_that_nobody_has_any_more_leave_no_number_behind() {
+        let mut numbers = Numbers::default();
+        let spec = |name: String| RuleSpec::new(name, Algorithm::TokenBucket, Limit::per_second(1));
+        let kept = numbers.of(&spec("kept".into()));
+        let others: Vec<_> = (0..100).map(|at| *numbers.of(&spec(format!("rule-{at}")))).collect();
+        assert!(numbers.of.len() <= 2, "{}", numbers.of.len());
+        assert_eq!(numbers.of(&spec("kept".into())), kept);
+        assert!(!others.contains(&kept));
+        assert!(!others.contains(&numbers.of(&spec("rule-1".into()))), "what was remembered of it is another rule's");
     }
 }

@@ -37,6 +37,34 @@ fn a_reload_of_the_queue_lets_nobody_overtake_those_who_wait() {
     assert!(second.is_woken() && second.poll().is_ready());
 }
 
+/// Two who need both places come under rules in one order and the other: neither may wait for the other at the head of a line.
+#[test]
+fn a_reload_that_changes_the_order_of_rules_lets_nobody_wait_for_each_other() {
+    let clock = ManualClock::new();
+    let rule = |name: &'static str| {
+        let rule = Rule::global(name, Limit::in_flight(1)).when(move |who: &&str| who.contains(name));
+        rule.queue(9, Duration::from_secs(30))
+    };
+    let limiter = Limiter::builder([rule("a"), rule("b")]).clock(clock.clone()).build().unwrap();
+    let (_, held) = limiter.reserve_now(&"a").unwrap();
+    let acquire = || {
+        let limiter = limiter.clone();
+        task::spawn(async move { limiter.acquire_receipt(&"ab").await.unwrap() })
+    };
+    let mut waiting = vec![acquire()];
+    assert_pending!(waiting[0].poll());
+    limiter.reload([rule("b"), rule("a")]).unwrap();
+    waiting.push(acquire());
+    assert_pending!(waiting[1].poll());
+    drop(held);
+    for _ in 0..2 {
+        waiting.retain_mut(|one| one.poll().is_pending());
+        clock.advance(Duration::from_millis(100)); // who is first asks again
+    }
+    waiting.retain_mut(|one| one.poll().is_pending());
+    assert!(waiting.is_empty(), "both places are free");
+}
+
 #[test]
 fn clients_are_told_the_policies_in_force() {
     let user = |limit| Rule::<Request<String>>::new("user", limit, key::header("x-user"));

@@ -124,3 +124,21 @@ fn rules_are_a_part_of_a_programs_own_settings() {
     let error = error.to_string();
     assert!(error.contains("policies[0].limit: ") && error.contains("there is no `id`"), "{error}");
 }
+
+/// A customer may be named by the key that it sends.
+#[test]
+fn what_debug_output_shows_of_a_file_is_no_key_of_anybody() {
+    let rules = Rules::from_toml(
+        r#"
+        [[policies]]
+        id = "account"
+        key = { header = "x-api-key" }
+        limit = "5/1m"
+        customer = { header = "x-api-key" }
+        customers.sk-live-1234 = "50/1m"
+        "#,
+    )
+    .unwrap();
+    let shown = format!("{rules:?}");
+    assert!(shown.contains("policies: 1") && !shown.contains("sk-live"), "{shown}");
+}
