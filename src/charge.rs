@@ -126,6 +126,8 @@ impl fmt::Debug for Slot {
 }
 
 /// When a charge is taken.
+///
+/// More may come. A store that is asked for one it does not know fails the decision with a [`StoreError`](crate::StoreError).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Take {

@@ -195,7 +195,8 @@ impl Violations {
 
 impl fmt::Display for Violations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} violations of the contract of a store:", self.0.len())?;
+        let (count, s) = (self.0.len(), if self.0.len() == 1 { "" } else { "s" });
+        write!(f, "{count} violation{s} of the contract of a store:")?;
         for Violation { clause, algorithm, what } in &self.0 {
             write!(f, "\n{} ({algorithm}): {what}\n    {}", clause.number, clause.says)?;
         }
