@@ -52,7 +52,7 @@ async fn another_algorithm_is_refused_and_nothing_has_changed() {
     for rule in [by_id("a", 9).algorithm(FixedWindow), by_id("b", 9).algorithm(SlidingWindowLog).was("a")] {
         let error = limiter.reload([rule]).unwrap_err();
         assert_eq!(error.field(), "store");
-        assert!(error.to_string().contains("give one of them another name"), "{error}");
+        assert!(error.to_string().contains("give this one another name"), "{error}");
     }
     assert_eq!((limiter.reloads().failed, passes(&limiter, 1).await), (2, 3));
     // Under another name it starts afresh.
