@@ -2,14 +2,14 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use super::KeyId;
 
-/// Hashes a [`KeyId`] to find its place in a table: a folded multiplication under two random words, and another one of what
-/// came out.
+/// Hashes a [`KeyId`] to find its place in a table: a folded multiplication under two random words, and another one of
+/// what came out.
 ///
-/// The first alone draws a straight line where keys are numbers that follow each other, and for a few random words a line that
-/// keeps meeting the same places.
+/// The first alone draws a straight line where keys are numbers that follow each other, and for a few random words a
+/// line that keeps meeting the same places.
 ///
-/// For an index only. Which keys are equal is decided by their ids; somebody who could guess the words could make a table
-/// slow, and nothing else.
+/// For an index only. Which keys are equal is decided by their ids; somebody who could guess the words could make a
+/// table slow, and nothing else.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyHash {
     words: (u64, u64),
