@@ -13,9 +13,9 @@ use std::{
 };
 
 #[cfg(tollgate_loom)]
-use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 #[cfg(not(tollgate_loom))]
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::lock::Mutex;
 use crate::key::{KeyHash, KeyId};
@@ -29,8 +29,8 @@ pub(crate) struct Queue {
 
 /// Who waits. A rule that is [reloaded](crate::Limiter::reload) with another queue goes on with those who stand in line.
 struct Waiters {
-    /// How many wait in all lines. Raised before who waits asks the store, and read after a place was freed there: the store's
-    /// lock orders the two, so who frees a place and reads zero here was before anybody who then asks.
+    /// How many wait in all lines. Raised before who waits asks the store, and read after a place was freed there. A fence on either
+    /// side orders the two, whatever the store does: who frees a place and reads zero here was before anybody who then asks.
     waiting: AtomicUsize,
     /// **Locking**: for one look at one line. Nothing of a waker's runs under it, for it may lead back here.
     lines: Mutex<Lines>,
@@ -98,12 +98,14 @@ impl Queue {
         line.push_back(Waiter { number, called: line.is_empty(), waker: None });
         lines.next += 1;
         self.waiters.waiting.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         Some(Ticket { waiters: Arc::clone(&self.waiters), key, number })
     }
 
     /// Says that a place of `key` may be free: calls who is first.
     #[inline]
     pub(crate) fn call(&self, key: KeyId) {
+        fence(Ordering::SeqCst);
         if self.waiting() > 0 {
             let waker = self.waiters.lines.lock().by_key.get_mut(&key).and_then(call_first);
             if let Some(waker) = waker {
