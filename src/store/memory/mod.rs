@@ -43,9 +43,9 @@ use table::{Alone, AnyTable};
 /// **Bounded.** A bucket that answers as a fresh one is dropped: inline, a small map at a time, when an insertion has
 /// filled its map; or all at once by [`sweep`](Self::sweep). No task runs in the background. A rule holds at most
 /// [`max_keys`](MemoryStoreBuilder::max_keys); what happens to new keys then is the [`Overflow`] policy's choice, and a
-/// bucket in use is never dropped for one, so a flood of new keys resets nobody. While less than a sixteenth of them is free, a bucket that
-/// answers as a fresh one again keeps its place for a second more, or for a fiftieth of what a spent one takes to fill where that is
-/// less: who comes back by then is not put behind the flood.
+/// bucket in use is never dropped for one, so a flood of new keys resets nobody. While less than a sixteenth of its places
+/// is free, a bucket that answers as a fresh one again keeps its own for a second more, or for a fiftieth of what a spent
+/// one takes to fill where that is less: who comes back by then is not put behind the flood.
 ///
 /// Everything is gone when the process ends, and what a rule counted when the last limiter that has the rule is gone.
 ///
