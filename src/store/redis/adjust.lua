@@ -24,6 +24,8 @@ if alg == PLACES then
   local time = call('TIME') -- by which they lapse, whatever the time to judge at
   local server = time[1] * 1000000 + time[2]
   local sum, lapsed, back = look_held(key, server)
+  -- A full server refuses what may take memory, but only as the first that a script writes.
+  call('ZREM', key, '')
   drop_lapsed(key, server, lapsed, back)
   for _ = 1, parts do
     local cost, left, life, _

@@ -101,7 +101,8 @@ impl RedisStoreBuilder {
     /// Sets how long a place [in flight](crate::Limit::in_flight) stays held when nothing more is heard of the process that
     /// holds it; 10 s unless set, from 100 ms to an hour. A process renews its places at a third of that.
     ///
-    /// Shorter frees the places of a crashed process sooner. Longer outlasts longer outages of the connection: places that
+    /// Shorter frees the places of a crashed process sooner; less than about fifteen times the [deadline](Self::deadline) leaves no
+    /// time to replace a connection that is dead. Longer outlasts longer outages of the connection: places that
     /// were free meanwhile are taken again by their holders when it is back, even where others have them by then.
     pub fn places_expire_after(mut self, expiry: Duration) -> Self {
         self.places_expire_after = expiry;

@@ -101,6 +101,25 @@ impl Link {
         }
     }
 
+    /// Waits until there is another connection than `live`.
+    pub(super) async fn wait_for_another(&self, live: &Live) {
+        let mut up = self.up.subscribe();
+        while self.current().live.as_deref().is_none_or(|now| std::ptr::eq(now, live)) {
+            // The sender is ours, so this cannot fail.
+            let _ = up.changed().await;
+        }
+    }
+
+    /// Whether `live` is the connection in use.
+    pub(super) fn is_in_use(&self, live: &Live) -> bool {
+        self.current().live.as_deref().is_some_and(|now| std::ptr::eq(now, live))
+    }
+
+    /// Tells of each attempt to connect from now on, and whether there is a connection then.
+    pub(super) fn attempts(&self) -> watch::Receiver<bool> {
+        self.up.subscribe()
+    }
+
     /// Returns the connection, or what comes of one more attempt, which is made now. For those who ask rarely: not for
     /// requests.
     pub(super) async fn hurry(&self) -> Result<Arc<Live>, StoreError> {
@@ -165,7 +184,7 @@ impl Link {
     /// Gives `live` up, if it is the connection in use still.
     fn give_up(&self, live: &Live, why: RedisError) {
         let mut current = self.current();
-        if !current.live.as_deref().is_some_and(|current| std::ptr::eq(current, live)) {
+        if current.live.as_deref().is_none_or(|now| !std::ptr::eq(now, live)) {
             return;
         }
         let why = why::given_up(why);
@@ -220,10 +239,6 @@ impl Live {
     }
 
     /// Runs one command, without consequences for the connection yet.
-    pub(super) async fn eval(&self, command: &Cmd) -> RedisResult<Value> {
-        self.send(command).await
-    }
-
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         self.connection.clone().send_packed_command(command).await?.extract_error()
     }
@@ -248,6 +263,12 @@ impl Live {
             link.give_up(self, error.clone());
         }
         Err(if error.code().is_some() { refused(error) } else { StoreError::caused_by("Redis gave no answer", error) })
+    }
+
+    /// Notes that the other side has closed it.
+    pub(super) fn ended(&self, link: &Link) {
+        let why = "the other side has closed the connection";
+        link.give_up(self, std::io::Error::new(std::io::ErrorKind::ConnectionAborted, why).into());
     }
 
     /// Notes that an answer did not come in time.

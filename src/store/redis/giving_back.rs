@@ -2,15 +2,22 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
+    vec,
 };
 
-use ::redis::Cmd;
-use tokio::sync::{mpsc, oneshot};
+use ::redis::{Cmd, Value};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::{
     Settings,
@@ -36,8 +43,11 @@ const AT_ONCE: usize = 64;
 const REMEMBERED: usize = 4_096;
 /// How many places of one key are renewed by one call: the server does nothing else meanwhile.
 const RENEWED_AT_ONCE: usize = 256;
-/// A stopped server may run what it was sent when it goes on, so it is waited for.
+/// A stopped server may run what it was sent when it goes on, so it is waited for, unless there is another connection.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A connection counts as failing once more whenever it has been silent for such a part of the time in which places expire:
+/// given up after five in a row, it leaves time to renew them over another one.
+const SILENT: u32 = 15;
 
 /// Stands in a mark's fraction for a charge whose mark only the task knows; no real one is that large.
 const PENDING: u64 = u64::MAX;
@@ -121,14 +131,16 @@ impl GivingBack {
         is_done.await.map_err(|_| gone())
     }
 
-    /// Has all places that are held renewed again and again: after each `pause`, or when there is a connection again.
+    /// Has all places that are held renewed again and again: after each `pause`, and as soon as there is another connection,
+    /// since it may lead to a server that has forgotten them.
     ///
     /// By the task that gives back, so that no renewal overtakes what frees a place.
-    pub(super) fn renewing(&self, pause: Duration) -> impl Future<Output = ()> + Send + use<> {
-        let queue = self.queue.clone();
+    pub(super) fn renewing(&self, pause: Duration, link: &Link) -> impl Future<Output = ()> + Send + use<> {
+        let (queue, mut attempts) = (self.queue.clone(), link.attempts());
         async move {
             loop {
-                tokio::time::sleep(pause).await;
+                let another = async { while attempts.changed().await.is_ok() && !*attempts.borrow_and_update() {} };
+                let _in_any_case = timeout(pause, another).await;
                 let (done, is_done) = oneshot::channel();
                 if queue.send(Message::Renew(done)).await.is_err() || is_done.await.is_err() {
                     return;
@@ -152,6 +164,12 @@ pub(super) fn added(cost: u64, left: u64, mark: Mark) -> Option<Back> {
 /// The far end of the queue.
 pub(super) struct Changes(mpsc::Receiver<Message>);
 
+/// Places that are to be renewed still, by the names of their keys.
+struct Renewal {
+    names: vec::IntoIter<Vec<u8>>,
+    done: oneshot::Sender<()>,
+}
+
 /// The task's own.
 struct Sending {
     link: Arc<Link>,
@@ -166,8 +184,17 @@ impl Changes {
     /// Sends changes in their order until nobody can append any more.
     pub(super) async fn run(mut self, link: Arc<Link>, settings: Settings, held: Arc<Held>) {
         let mut sending = Sending { link, settings, held, added: VecDeque::new(), lost: Once::default() };
-        let mut messages = Vec::with_capacity(AT_ONCE);
-        while self.0.recv_many(&mut messages, AT_ONCE).await > 0 {
+        let (mut messages, mut renewal) = (Vec::with_capacity(AT_ONCE), None::<Renewal>);
+        loop {
+            if renewal.is_none() && self.0.recv_many(&mut messages, AT_ONCE).await == 0 {
+                return;
+            }
+            // What ends while there is much to renew has its turn in between.
+            while messages.len() < AT_ONCE
+                && let Ok(message) = self.0.try_recv()
+            {
+                messages.push(message);
+            }
             let mut batch = Vec::new();
             for message in messages.drain(..) {
                 match message {
@@ -183,13 +210,15 @@ impl Changes {
                         let _ = done.send(());
                     }
                     Message::Renew(done) => {
-                        sending.send(std::mem::take(&mut batch)).await;
-                        sending.renew().await;
-                        let _ = done.send(());
+                        renewal = Some(Renewal { names: sending.held.names().into_iter(), done });
                     }
                 }
             }
             sending.send(batch).await;
+            renewal = match renewal {
+                Some(renewal) => sending.renew(renewal).await,
+                None => None,
+            };
         }
     }
 }
@@ -216,47 +245,48 @@ impl Sending {
         }
     }
 
-    /// Renews all places that are held. What does not get through has another chance soon.
-    async fn renew(&mut self) {
-        let Some(live) = self.link.wait_for_live().await else { return };
-        let mut renewals = self.held.all().into_iter().flat_map(|(name, numbers, parts)| {
-            let call = |parts: &[Part]| Change::renewal(name.clone(), numbers, parts);
-            parts.chunks(RENEWED_AT_ONCE).map(call).collect::<Vec<_>>()
-        });
-        loop {
-            let batch: Vec<_> = renewals.by_ref().take(AT_ONCE).collect();
-            if batch.is_empty() || !self.send_over(&live, batch).await.is_empty() {
-                return;
+    /// Renews some of the places that are held, and returns the rest. What does not get through has another chance soon.
+    async fn renew(&mut self, mut renewal: Renewal) -> Option<Renewal> {
+        if let Some(live) = self.link.wait_for_live().await {
+            let mut batch = Vec::new();
+            while batch.len() < AT_ONCE
+                && let Some(name) = renewal.names.next()
+            {
+                // Looked up now: what ends after this is said behind it.
+                let Some((numbers, parts)) = self.held.of(&name) else { continue };
+                batch.extend(parts.chunks(RENEWED_AT_ONCE).map(|parts| Change::renewal(name.clone(), numbers, parts)));
             }
+            while !batch.is_empty() && self.link.is_in_use(&live) {
+                batch = self.send_over(&live, batch).await;
+            }
+            if batch.is_empty() && renewal.names.len() > 0 {
+                return Some(renewal);
+            }
+            // Over another connection all are renewed, from the first on.
         }
+        let _ = renewal.done.send(());
+        None
     }
 
     /// Returns what has to be sent again.
     async fn send_over(&mut self, live: &Live, batch: Vec<Change>) -> Vec<Change> {
-        let mut pipeline = ::redis::pipe();
         let calls: Vec<_> = batch.iter().map(|change| self.call(change)).collect();
-        for call in &calls {
-            pipeline.add_command(call.clone());
-        }
-        let sent = tokio::time::timeout(PATIENCE, live.send_all(&self.link, &pipeline)).await;
-        let Ok(Ok(replies)) = sent else {
-            // It may have run, so it is not sent again. Who has which places can be said twice, over another connection.
-            let is_up = self.link.live().is_ok_and(|up| std::ptr::eq(&*up, live));
-            let is_repeated = |change: &Change| !is_up && change.numbers.kind == Kind::InFlight;
-            let (again, lost): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_repeated);
-            if !lost.is_empty() {
-                observe::not_given_back(&self.lost);
-            }
-            return again;
-        };
-        let mut again = Vec::new();
+        let Some(replies) = self.answers(live, &calls).await else { return self.unanswered(live, batch) };
+        let (mut again, mut knows_the_script) = (Vec::new(), true);
         for ((change, call), reply) in batch.into_iter().zip(calls).zip(replies) {
             let mut reply = reply.extract_error();
             if reply.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
-                reply = match tokio::time::timeout(PATIENCE, live.eval(&by_text(&call, &ADJUST))).await {
-                    Ok(reply) => reply,
-                    Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+                if !std::mem::replace(&mut knows_the_script, false) {
+                    // Nothing ran, and the server has the script since the first of them.
+                    again.push(change);
+                    continue;
+                }
+                let by_text = [by_text(&call, &ADJUST)];
+                let Some(replied) = self.answers(live, &by_text).await.and_then(|mut replies| replies.pop()) else {
+                    again.extend(self.unanswered(live, vec![change]));
+                    continue;
                 };
+                reply = replied.extract_error();
             }
             let nothing_ran =
                 reply.as_ref().is_err_and(|error| matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN")));
@@ -265,6 +295,42 @@ impl Sending {
                 Err(_) if nothing_ran => again.push(change),
                 Err(_) => observe::not_given_back(&self.lost),
             }
+        }
+        again
+    }
+
+    /// Returns the server's answers to `calls`; `None` where there are none, and will be none over this connection.
+    async fn answers(&self, live: &Live, calls: &[Cmd]) -> Option<Vec<Value>> {
+        let (link, settings) = (&*self.link, &self.settings);
+        let mut pipeline = ::redis::pipe();
+        for call in calls {
+            pipeline.add_command(call.clone());
+        }
+        let tick = (settings.places_expire_after / SILENT).max(settings.deadline).min(PATIENCE / 5);
+        let no_more = async {
+            // Whoever only holds places asks nothing else that would show that the connection is dead.
+            while timeout(tick, link.wait_for_another(live)).await.is_err() {
+                live.timed_out(link);
+            }
+            // What is on its way may come still.
+            tokio::time::sleep(settings.deadline).await;
+        };
+        let (mut sending, mut no_more) = (pin!(live.send_all(link, &pipeline)), pin!(no_more));
+        let answers = poll_fn(|context| match sending.as_mut().poll(context) {
+            Poll::Ready(answers) => Poll::Ready(answers.ok()),
+            Poll::Pending => no_more.as_mut().poll(context).map(|()| None),
+        });
+        timeout(PATIENCE, answers).await.ok().flatten()
+    }
+
+    /// What was not answered may have run, so it is not sent again. Who has which places can be said twice, over another
+    /// connection.
+    fn unanswered(&self, live: &Live, batch: Vec<Change>) -> Vec<Change> {
+        let is_up = self.link.is_in_use(live);
+        let is_repeated = |change: &Change| !is_up && change.numbers.kind == Kind::InFlight;
+        let (again, lost): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_repeated);
+        if !lost.is_empty() {
+            observe::not_given_back(&self.lost);
         }
         again
     }

@@ -63,10 +63,14 @@ impl Held {
         Some(part)
     }
 
-    /// Returns all that is held, as the server is told to renew it.
-    pub(super) fn all(&self) -> Vec<(Vec<u8>, Numbers, Vec<Part>)> {
+    /// Returns the names of all keys of which places are held.
+    pub(super) fn names(&self) -> Vec<Vec<u8>> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// Returns what is held of one key, as the server is told to renew it.
+    pub(super) fn of(&self, name: &[u8]) -> Option<(Numbers, Vec<Part>)> {
         let renewed = |(&life, &cost): (&u64, &u64)| Part { cost, left: cost, mark: Mark::default(), life };
-        let held = self.lock();
-        held.iter().map(|(name, of)| (name.clone(), of.numbers, of.places.iter().map(renewed).collect())).collect()
+        self.lock().get(name).map(|of| (of.numbers, of.places.iter().map(renewed).collect()))
     }
 }

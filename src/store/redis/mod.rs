@@ -227,7 +227,7 @@ impl Store for RedisStore {
         let expiry = inner.settings.places_expire_after;
         let place = inner.places.find(spec, &inner.deployment, expiry)?;
         if place.numbers.kind == Kind::InFlight {
-            let renewing = || inner.runtime.spawn(inner.giving_back.renewing(expiry / 3)).abort_handle();
+            let renewing = || inner.runtime.spawn(inner.giving_back.renewing(expiry / 3, &inner.link)).abort_handle();
             inner.renewing.get_or_init(renewing);
         }
         Ok(Slot::shared(place))

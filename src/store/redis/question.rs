@@ -81,6 +81,14 @@ impl Question {
         }
     }
 
+    /// Whether places that were taken before `until` may expire before they are renewed for the first time: whoever waits was
+    /// not polled for long, as futures in a stream's buffer are not while it is full.
+    fn may_have_lost(&self, inner: &Inner, verdicts: &Verdicts, until: Nanos) -> bool {
+        let mut all = self.asked.iter().zip(verdicts.iter());
+        all.any(|(asked, judged)| asked.numbers.kind == Kind::InFlight && judged.mark.is_some())
+            && inner.alarm.is_past(until.saturating_add((inner.settings.places_expire_after / 3).into()))
+    }
+
     /// Gives back what an answer that nobody waits for says was charged.
     fn give_back(&self, inner: &Inner, verdicts: &Verdicts) {
         for ((name, asked), judged) in self.names().zip(&self.asked).zip(verdicts.iter()) {
@@ -138,6 +146,13 @@ impl Future for Deciding {
                 continue;
             }
             let answered = Poll::Ready(match answer {
+                Ok(Answer::Judged(verdicts, _)) if ticket.question().may_have_lost(inner, &verdicts, this.until) => {
+                    ticket.question().give_back(inner, &verdicts);
+                    Err(StoreError::new(
+                        "nobody looked at the answer of Redis until the places that it granted were about to expire",
+                    )
+                    .of_one_request())
+                }
                 Ok(Answer::Judged(verdicts, _)) => {
                     ticket.question().hold(inner, &verdicts);
                     Ok(verdicts)

@@ -103,6 +103,7 @@ impl Talk {
                 drop(driver);
                 self.drives = false;
                 self.hand_out(context);
+                self.ended();
                 return open;
             }
             self.hand_out(context);
@@ -182,6 +183,13 @@ impl Talk {
         }
         if let Err(why) = self.heard(Err(error)) {
             batch.tickets.iter().for_each(|ticket| ticket.answer(Err(why.clone())));
+        }
+    }
+
+    /// Nobody needs to ask first to find out.
+    fn ended(&self) {
+        if let (Some(live), Some(link)) = (self.live.upgrade(), self.link.upgrade()) {
+            live.ended(&link);
         }
     }
 

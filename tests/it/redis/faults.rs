@@ -359,6 +359,26 @@ async fn a_reply_cut_in_half_is_an_error_and_is_not_asked_for_twice() {
     assert_eq!(proxy.connects(), 2);
 }
 
+/// As it closes one that was idle for too long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_the_server_closes_is_replaced_before_anybody_asks() {
+    let server = Server::start();
+    let proxy = Proxy::before(server.address()).await;
+    let store = RedisStore::builder(&proxy.url(), secret()).deadline(Duration::from_secs(5)).connect().await.unwrap();
+    let limiter = limiter(&store);
+    assert!(limiter.check(&7).await.unwrap().is_allowed());
+    assert_eq!(server.run::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]), 1);
+    for _ in 0..4_000 {
+        if proxy.connects() > 1 {
+            break;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    store.connected().await;
+    assert!(limiter.check(&7).await.unwrap().is_allowed());
+    assert_eq!(proxy.connects(), 2);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_decision_dropped_on_its_way_gives_back_what_it_charged() {
     let server = Server::start();

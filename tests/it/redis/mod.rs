@@ -7,6 +7,7 @@ mod differential;
 mod ends;
 mod exact;
 mod faults;
+mod holding;
 mod late;
 mod lua;
 mod outcomes;
