@@ -1,18 +1,17 @@
-//! The lock of the dense table's shards and of what a request holds: the standard library's, or loom's where the protocol is
+//! The lock of the dense table's shards and of what a request holds: parking_lot's, or loom's where the protocol is
 //! modelled.
 
+#[cfg(tollgate_loom)]
 use std::sync::PoisonError;
-#[cfg(not(tollgate_loom))]
-use std::sync::TryLockError;
 
 #[cfg(tollgate_loom)]
 use loom::sync::Mutex as Inner;
 #[cfg(tollgate_loom)]
 pub(super) use loom::sync::MutexGuard;
 #[cfg(not(tollgate_loom))]
-use std::sync::Mutex as Inner;
+use parking_lot::Mutex as Inner;
 #[cfg(not(tollgate_loom))]
-pub(super) use std::sync::MutexGuard;
+pub(super) use parking_lot::MutexGuard;
 
 pub(super) struct Mutex<T>(Inner<T>);
 
@@ -32,9 +31,8 @@ impl<T> Mutex<T> {
     #[cfg(not(tollgate_loom))]
     pub(super) fn lock(&self) -> MutexGuard<'_, T> {
         match self.0.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(left)) => left.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_held(),
+            Some(guard) => guard,
+            None => self.lock_held(),
         }
     }
 
@@ -46,13 +44,11 @@ impl<T> Mutex<T> {
             for _ in 0..1 << tried.min(6) {
                 std::hint::spin_loop();
             }
-            match self.0.try_lock() {
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(left)) => return left.into_inner(),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(guard) = self.0.try_lock() {
+                return guard;
             }
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// As above, and one thing less to model.
