@@ -38,10 +38,14 @@ impl<B: Packed> ShardedTable<B> {
         let mut guard = shard.buckets.lock();
         let buckets = &mut *guard;
         let quick = self.quick_for(buckets, now, charge)?;
-        let Some(slot) = buckets.dense.find_mut(charge.key, hash) else {
-            let visit = self.visit_unknown(shard, buckets, now, charge, (hash, &quick), true, nothing_else)?;
-            return Some(Alone::judged(visit, verdicts));
+        let at = match buckets.dense.seek(charge.key, hash) {
+            Ok(at) => at,
+            Err(end) => {
+                let visit = self.visit_unknown(shard, buckets, now, charge, (hash, end, &quick), true, nothing_else)?;
+                return Some(Alone::judged(visit, verdicts));
+            }
         };
+        let slot = buckets.dense.get_mut(at)?;
         let at_once = self.base.bucket.at_once(slot.words, &quick, now, charge.cost)?;
         let era = u64::from(slot.era);
         if let Some(words) = at_once.taken {
@@ -90,9 +94,11 @@ impl<B: Packed> ShardedTable<B> {
         let mut guard = shard.buckets.lock();
         let buckets = &mut *guard;
         let quick = self.quick_for(buckets, now, charge)?;
-        let Some(slot) = buckets.dense.find_mut(charge.key, hash) else {
-            return self.visit_unknown(shard, buckets, now, charge, (hash, &quick), passing, next);
+        let at = match buckets.dense.seek(charge.key, hash) {
+            Ok(at) => at,
+            Err(end) => return self.visit_unknown(shard, buckets, now, charge, (hash, end, &quick), passing, next),
         };
+        let slot = buckets.dense.get_mut(at)?;
         let at_once = self.base.bucket.at_once(slot.words, &quick, now, charge.cost)?;
         let (settled, era) = (next(passing && at_once.taken.is_some()), slot.era);
         let taken = at_once.taken.filter(|_| settled == Settled::Passed);
@@ -118,7 +124,7 @@ impl<B: Packed> ShardedTable<B> {
         buckets: &mut Buckets<B>,
         now: Nanos,
         charge: &Charge<'_>,
-        (hash, quick): (u64, &Quick),
+        (hash, end, quick): (u64, Option<usize>, &Quick),
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
     ) -> Option<Visit> {
@@ -132,7 +138,7 @@ impl<B: Packed> ShardedTable<B> {
         let words = at_once.taken?;
         let vacancy = match shard.may_have_fresh(now) {
             true => self.vacancy(buckets, hash, (now, Nanos::ZERO)),
-            false => buckets.dense.vacancy(hash, |_| false),
+            false => end.map_or(Vacancy::None, |empty| buckets.dense.vacancy_in(empty)),
         };
         let room = match vacancy {
             Vacancy::Reused(_) => None,
