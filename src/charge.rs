@@ -6,13 +6,12 @@ mod failure;
 pub(crate) use ending::{ByOutcome, Condition, Ending};
 pub use failure::{FailurePolicy, Share};
 
-use std::{any::Any, borrow::Cow, fmt, iter, option, slice, sync::Arc};
-
-use smallvec::SmallVec;
+use std::{any::Any, borrow::Cow, fmt, sync::Arc};
 
 use crate::{
     bucket::{Algorithm, Mark},
     decision::{Source, Verdict},
+    few::Few,
     key::KeyId,
     limit::Limit,
     time::Nanos,
@@ -217,30 +216,10 @@ impl Judged {
 /// A store's answers to a request's charges, in their order.
 #[derive(Debug, Clone, Default)]
 pub struct Verdicts {
-    /// Apart from the others, since most requests are charged by one rule.
-    first: Option<Judged>,
-    others: SmallVec<[Judged; 2]>,
+    answers: Few<Judged>,
     /// For most stores nothing.
     beside: Option<Box<TakenBeside>>,
 }
-
-struct Answers<'a>(iter::Chain<option::Iter<'a, Judged>, slice::Iter<'a, Judged>>);
-
-impl<'a> Iterator for Answers<'a> {
-    type Item = &'a Judged;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a Judged> {
-        self.0.next()
-    }
-
-    #[inline]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl ExactSizeIterator for Answers<'_> {}
 
 /// What was taken beside a request's charges, by their numbers.
 #[derive(Debug, Clone, Default)]
@@ -255,38 +234,29 @@ impl Verdicts {
     /// Appends the answer to the next charge.
     #[inline]
     pub fn push(&mut self, judged: Judged) {
-        match self.first {
-            None => self.first = Some(judged),
-            Some(_) => self.others.push(judged),
-        }
+        self.answers.push(judged);
     }
 
     /// `count` answers, all the same for now.
     pub(crate) fn fill(&mut self, judged: Judged, count: usize) {
-        self.others.clear();
-        self.first = (count > 0).then_some(judged);
-        self.others.resize(count.saturating_sub(1), judged);
+        self.answers = Few::alike(judged, count);
     }
 
     pub(crate) fn set(&mut self, at: usize, judged: Judged) {
-        let place = match at.checked_sub(1) {
-            None => self.first.as_mut(),
-            Some(at) => self.others.get_mut(at),
-        };
-        if let Some(place) = place {
+        if let Some(place) = self.answers.get_mut(at) {
             *place = judged;
         }
     }
 
     /// Returns the answers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Judged> {
-        Answers(self.first.iter().chain(&self.others))
+        self.answers.iter()
     }
 
     /// The answer, where there is one.
     #[inline]
     pub(crate) fn only(&self) -> Option<&Judged> {
-        self.first.as_ref().filter(|_| self.others.is_empty())
+        self.answers.only()
     }
 
     pub(crate) fn clear(&mut self) {

@@ -17,10 +17,8 @@ pub use verdict::{Outcome, Source, Verdict, Wait};
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
+use crate::{few::Few, limit::Limit, time::Nanos};
 use http::StatusCode;
-use smallvec::SmallVec;
-
-use crate::{limit::Limit, time::Nanos};
 
 /// What a decision has to know of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +33,6 @@ pub(crate) struct RuleInfo {
     /// What clients are told to wait where nobody knows.
     pub(crate) unknown_wait_secs: u64,
 }
-
-pub(crate) type Rulings = SmallVec<[Ruling; 3]>;
 
 /// Why a request did not pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +79,7 @@ pub enum Refusal {
 pub struct Decision {
     /// `None` where nobody will ask for a rule's name.
     rules: Option<Arc<[RuleInfo]>>,
-    rulings: Rulings,
+    rulings: Few<Ruling>,
     refusal: Option<Refusal>,
     delay: Nanos,
     at: Nanos,
@@ -119,10 +115,24 @@ impl Decision {
     pub(crate) fn unnamed() -> Self {
         Self {
             rules: None,
-            rulings: Rulings::new(),
+            rulings: Few::new(),
             refusal: None,
             delay: Nanos::ZERO,
             at: Nanos::ZERO,
+            degraded: false,
+            tried: None,
+        }
+    }
+
+    /// A pass at once by one rule, by the store's count.
+    #[inline]
+    pub(crate) fn passed_by(rules: Arc<[RuleInfo]>, ruling: Ruling, at: Nanos) -> Self {
+        Self {
+            rules: Some(rules),
+            rulings: Few::one(ruling),
+            refusal: None,
+            delay: Nanos::ZERO,
+            at,
             degraded: false,
             tried: None,
         }
@@ -270,7 +280,7 @@ impl Decision {
     pub(crate) fn is_by_every_rule_as_made(&self) -> bool {
         let as_made = |ruling: &Ruling| ruling.is_as_made() && ruling.source().tells_whole_limit();
         let enforcing = self.infos().iter().filter(|rule| rule.mode == Mode::Enforce);
-        self.rules.is_some() && enforcing.count() == self.rulings.len() && self.rulings.iter().all(as_made)
+        self.rules.is_some() && enforcing.count() == self.rulings.iter().len() && self.rulings.iter().all(as_made)
     }
 
     fn infos(&self) -> &[RuleInfo] {

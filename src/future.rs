@@ -34,7 +34,7 @@ impl<Req, R> Gate<Req, R> {
         if !answered.passes() || !rules.is_unwatched() {
             return None;
         }
-        let told = self.responder.tells(|| answered.verdict())?;
+        let told = self.responder.tells(|| rules.told(answered))?;
         rules.count_pass(answered.at());
         Some(told)
     }

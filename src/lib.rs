@@ -41,6 +41,7 @@ pub mod config;
 pub mod decision;
 mod error;
 mod extract;
+mod few;
 mod future;
 /// Why a request would pass, or not: what [`Limiter::explain`] answers.
 pub mod explain {

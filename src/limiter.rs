@@ -11,7 +11,7 @@ mod waiting;
 pub(crate) use self::core::{Intent, Judgement, Judging, Unanswered};
 pub use builder::LimiterBuilder;
 pub use explain::{ExplainedRule, Explanation};
-pub(crate) use judge::Answered;
+pub(crate) use judge::{Answered, Unanswerable};
 use reload::Shared;
 pub use reload::{ReloadCounts, Reloaded};
 pub use stats::RuleStats;
@@ -127,7 +127,16 @@ impl<Req> Limiter<Req> {
     /// As [`check`](Self::check), and where the store does not answer at once ([`ErrorKind::NotReady`]).
     #[inline]
     pub fn check_now(&self, request: &Req) -> Result<Decision, Error> {
-        self.decide_now(request, Intent::Start)
+        let rules = self.in_force();
+        let answered = rules.at_once(request);
+        match &answered {
+            Ok(answered) if answered.passes() && rules.is_unwatched() => {
+                rules.count_pass(answered.at());
+                // Written where it is returned.
+                Ok(rules.passed(answered))
+            }
+            _ => rules.check_otherwise(request, answered),
+        }
     }
 
     /// As [`check`](Self::check), but where a rule lets the request wait for its turn
@@ -215,28 +224,6 @@ impl<Req> Limiter<Req> {
         Ok((decision, rules.receipt_or_none(receipt)))
     }
 
-    #[inline]
-    fn decide_now(&self, request: &Req, intent: Intent) -> Result<Decision, Error> {
-        let rules = self.in_force();
-        if intent == Intent::Start {
-            rules.needs_no_receipt()?;
-        }
-        // Written where it is returned.
-        let mut answer = Ok(rules.undecided());
-        if let Ok(decision) = &mut answer {
-            match rules.judge(request, intent, decision) {
-                Judging::Ready(Ok(_)) if intent != Intent::Peek => rules.report(request, decision),
-                Judging::Ready(Ok(_)) => {}
-                judging => {
-                    if let Err(error) = judging.now() {
-                        answer = Err(error);
-                    }
-                }
-            }
-        }
-        answer
-    }
-
     /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing. The request is looked at when this is called,
     /// and not held.
     ///
@@ -259,7 +246,10 @@ impl<Req> Limiter<Req> {
     ///
     /// Where the store fails, or does not answer at once ([`ErrorKind::NotReady`]).
     pub fn peek_now(&self, request: &Req) -> Result<Decision, Error> {
-        self.decide_now(request, Intent::Peek)
+        let rules = self.in_force();
+        let mut decision = rules.undecided();
+        rules.judge(request, Intent::Peek, &mut decision).now()?;
+        Ok(decision)
     }
 
     /// Forgets what `key` has used under the rule `name`; places that are held stay so until they are free. A rule without keys has one count, whatever `key` says.
@@ -292,6 +282,19 @@ impl<Req> Limiter<Req> {
 }
 
 impl<Req> Generation<Req> {
+    /// Ends a check that the only rule has not simply let pass.
+    #[inline(never)]
+    fn check_otherwise(&self, request: &Req, answered: Result<Answered, Unanswerable>) -> Result<Decision, Error> {
+        self.needs_no_receipt()?;
+        let mut decision = self.undecided();
+        match answered {
+            Ok(answered) => self.decide_by(&answered, &mut decision),
+            Err(why) => drop(self.judge_otherwise(why, request, Intent::Start, &mut decision).now()?),
+        }
+        self.report(request, &decision);
+        Ok(decision)
+    }
+
     /// The rule of a name, its number and its place; or which names there are.
     fn find(&self, name: &str) -> Result<(usize, &Rule<Req>, &Bound), Error> {
         let at = self.rules.position(name);

@@ -11,7 +11,7 @@ use tower_service::Service;
 use crate::{
     decision::Decision,
     future::{Call, Gate, Held, ResponseFuture, Step},
-    limiter::{Generation, Intent, Judging},
+    limiter::{Answered, Generation, Intent, Judging, Unanswerable},
     response::{Http, Refuse},
 };
 
@@ -68,18 +68,61 @@ where
         if let Some(waiting) = rules.behind_others(&request) {
             return self.wait(request, Some(Guard::into_inner(rules)), Step::Waiting(waiting));
         }
+        let told = match rules.at_once(&request) {
+            Ok(answered) => match gate.told_of_pass(&rules, &answered) {
+                Some(told) => told,
+                None => match self.settle(&rules, &mut request, &answered) {
+                    Ok(told) => told,
+                    Err(refused) => return refused,
+                },
+            },
+            Err(why) => return self.call_otherwise(rules, request, why),
+        };
+        drop(rules);
+        ResponseFuture::calling(self.inner.call(request), told)
+    }
+}
+
+impl<S, Req, R> RateLimit<S, Req, R> {
+    /// What the response to a request will tell that was answered at once, or its refusal.
+    #[inline(never)]
+    fn settle(
+        &self,
+        rules: &Generation<Req>,
+        request: &mut Req,
+        answered: &Answered,
+    ) -> Result<R::Told, ResponseFuture<S, Req, R>>
+    where
+        S: Service<Req>,
+        R: Refuse<Req, S::Response>,
+    {
+        let gate = &self.gate;
         let mut decision = Decision::unnamed();
-        let judged = match rules.answer(&request, Intent::StartOrHold, &mut decision) {
-            Ok(answered) => {
-                if let Some(told) = gate.told_of_pass(&rules, &answered) {
-                    drop(rules);
-                    return ResponseFuture::calling(self.inner.call(request), told);
-                }
-                rules.decide_by(&answered, &mut decision);
-                Ok(None)
-            }
-            Err(Judging::Ready(judged)) => judged,
-            Err(Judging::Pending(judging)) => {
+        rules.decide_by(answered, &mut decision);
+        gate.settled::<S::Response>(rules, request, Ok(None), &mut decision);
+        match decision.is_allowed() {
+            true => Ok(gate.responder.prepare(request, &decision)),
+            false => Err(ResponseFuture::refused(gate.responder.refuse(request, &decision))),
+        }
+    }
+
+    /// As [`call`](Service::call), where there is no answer at once.
+    fn call_otherwise(
+        &mut self,
+        rules: Guard<Arc<Generation<Req>>>,
+        mut request: Req,
+        why: Unanswerable,
+    ) -> ResponseFuture<S, Req, R>
+    where
+        S: Service<Req> + Clone,
+        R: Refuse<Req, S::Response>,
+    {
+        let gate = &self.gate;
+        let mut decision = Decision::unnamed();
+        let judging = rules.judge_otherwise(why, &request, Intent::StartOrHold, &mut decision);
+        let judged = match judging {
+            Judging::Ready(judged) => judged,
+            Judging::Pending(judging) => {
                 // The service that was made ready goes with the request; its clone has to be asked again.
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
@@ -105,9 +148,7 @@ where
         let told = gate.responder.prepare(&mut request, &decision);
         ResponseFuture::calling(self.inner.call(request), told)
     }
-}
 
-impl<S, Req, R> RateLimit<S, Req, R> {
     /// Nothing the inner service holds for its readiness is kept while the request waits.
     #[cold]
     fn wait(&mut self, request: Req, rules: Option<Arc<Generation<Req>>>, step: Step) -> ResponseFuture<S, Req, R>

@@ -1,7 +1,7 @@
 //! How a decision comes about: rules ask, and answer.
 
 use super::{Decision, Outcome, Refusal, RuleInfo, Ruling, Source, Verdict, Wait};
-use crate::time::Nanos;
+use crate::{few::Few, time::Nanos};
 
 impl Decision {
     /// Adds a rule that applies, before it has answered.
@@ -12,7 +12,7 @@ impl Decision {
 
     /// The rules that apply.
     #[inline]
-    pub(crate) fn asked(&self) -> &[Ruling] {
+    pub(crate) fn asked(&self) -> &Few<Ruling> {
         &self.rulings
     }
 
@@ -21,7 +21,7 @@ impl Decision {
     #[inline]
     pub(crate) fn answer<'a>(&mut self, rules: &[RuleInfo], verdicts: impl IntoIterator<Item = &'a Verdict>) -> bool {
         let mut verdicts = verdicts.into_iter();
-        for ruling in &mut self.rulings {
+        for ruling in self.rulings.iter_mut() {
             if ruling.is_usable() {
                 let Some(verdict) = verdicts.next() else { return false };
                 ruling.answer(verdict);

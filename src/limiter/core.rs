@@ -9,6 +9,7 @@ use crate::{
     charge::{Charge, Ending, Slot, Take, Taken, Verdicts},
     decision::{Decision, RuleInfo, Ruling},
     error::{Error, ErrorKind, StoreError},
+    few::Few,
     key::{KeyId, Secret},
     limit::Limit,
     observe::{self, StoreState},
@@ -192,7 +193,7 @@ impl Core {
 
     /// What the rules that applied say of a store that failed.
     #[cold]
-    pub(super) fn unanswered(&self, asked: &[Ruling], error: StoreError) -> Box<Unanswered> {
+    pub(super) fn unanswered(&self, asked: &Few<Ruling>, error: StoreError) -> Box<Unanswered> {
         observe::store_failed();
         let refuses = |asked: &Ruling| self.bound.get(asked.rule()).is_none_or(|bound| bound.refuses_without_store);
         let rules = asked.iter().map(Ruling::rule).collect();

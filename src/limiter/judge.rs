@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     charge::{Charge, Judged, Take, Verdicts},
-    decision::{Decision, Outcome, Refusal, Ruling, Verdict},
+    decision::{Decision, Outcome, Refusal, RuleVerdict, Ruling},
+    key::KeyId,
+    limit::Limit,
     rule::Applies,
     store::{Answer, Question, Reply, ask_all},
     time::Nanos,
@@ -21,6 +23,18 @@ use crate::{
 pub(crate) struct Answered {
     answer: Answer,
     cost: u64,
+}
+
+/// Why there is no answer at once, and how far the question had come. No closure of the user's is called twice for a request.
+pub(crate) enum Unanswerable {
+    /// There is not one plain rule, and nobody was asked for anything.
+    Unasked,
+    /// A condition of the rule does not hold.
+    DoesNotApply,
+    /// Its key is not there, and what the request is refused with, if it is.
+    NoKey(Option<(StatusCode, &'static str)>),
+    /// The store has to be asked for more than the key's bucket.
+    Charge { now: Nanos, key: KeyId, cost: u64 },
 }
 
 impl Answered {
@@ -33,34 +47,74 @@ impl Answered {
     pub(crate) fn at(&self) -> Nanos {
         self.answer.at()
     }
-
-    #[inline]
-    pub(crate) fn verdict(&self) -> Verdict {
-        self.answer.verdict()
-    }
 }
 
 impl<Req> Generation<Req> {
     /// Judges a request, and writes the answer into `decision` where it is there at once.
     #[inline]
     pub(crate) fn judge(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
-        match self.answer(request, intent, decision) {
+        let answer = match intent {
+            Intent::Start | Intent::StartOrHold => self.at_once(request),
+            _ => Err(Unanswerable::Unasked),
+        };
+        match answer {
             Ok(answered) => {
                 self.decide_by(&answered, decision);
                 Judging::Ready(Ok(None))
             }
-            Err(judging) => judging,
+            Err(why) => self.judge_otherwise(why, request, intent, decision),
         }
     }
 
-    /// As [`judge`](Self::judge), but leaves it to the caller to [write](Self::decide_by) an answer into the decision that one
-    /// [plain](super::Generation) rule in memory has given: most are not looked at any closer.
+    /// Asks the only rule, where it is [plain](super::Plain) and in memory. It is left to the caller to
+    /// [write](Self::decide_by) a decision: most are not looked at any closer. Who holds no place for the request, and
+    /// means to start it, goes on from another answer with [`judge_otherwise`](Self::judge_otherwise).
     #[inline]
-    pub(crate) fn answer(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Result<Answered, Judging> {
-        match (self.plain, intent) {
-            (Plain::One, Intent::Start | Intent::StartOrHold) => self.answer_plain(request, intent, decision),
-            (Plain::Several, Intent::Start | Intent::StartOrHold) => Err(self.judge_plain(request, intent, decision)),
-            _ => Err(self.judge_all(request, intent, decision)),
+    pub(crate) fn at_once(&self, request: &Req) -> Result<Answered, Unanswerable> {
+        let core = &*self.core;
+        if self.plain != Plain::One {
+            return Err(Unanswerable::Unasked);
+        }
+        let ([(rule, reported)], [bound]) = (self.rules.enforcing(), core.bound.as_slice()) else {
+            return Err(Unanswerable::Unasked);
+        };
+        if !rule.holds(request) {
+            return Err(Unanswerable::DoesNotApply);
+        }
+        let key = match rule.key_of(request, &core.secret, reported) {
+            Ok(Some(key)) => key,
+            without => return Err(Unanswerable::NoKey(without.err())),
+        };
+        let cost = rule.cost_of(request);
+        // Read after the user's closures: one that takes a second must not look like a clock that was set back.
+        let now = core.clock.now();
+        match bound.direct.as_ref().and_then(|direct| direct.ask(now, key, cost)) {
+            Some(answer) => Ok(Answered { answer, cost }),
+            None => Err(Unanswerable::Charge { now, key, cost }),
+        }
+    }
+
+    /// Goes on from where the only rule gave no answer at once, or judges a request by all rules.
+    #[inline(never)]
+    pub(crate) fn judge_otherwise(
+        &self,
+        why: Unanswerable,
+        request: &Req,
+        intent: Intent,
+        decision: &mut Decision,
+    ) -> Judging {
+        let plainly = self.plain == Plain::Several && matches!(intent, Intent::Start | Intent::StartOrHold);
+        match (why, self.rules.enforcing(), self.core.bound.as_slice()) {
+            (Unanswerable::DoesNotApply, ..) => {
+                decision.decided_at(self.core.clock.now());
+                Judging::Ready(Ok(None))
+            }
+            (Unanswerable::NoKey(refused), ..) => self.judge_without_key(refused, intent, decision),
+            (Unanswerable::Charge { now, key, cost }, [(rule, _)], [bound]) => {
+                self.judge_charge(now, bound.charge(key, *rule.made_with(), cost, intent), intent, decision)
+            }
+            _ if plainly => self.judge_plain(request, intent, decision),
+            _ => self.judge_all(request, intent, decision),
         }
     }
 
@@ -72,27 +126,18 @@ impl<Req> Generation<Req> {
         decision.decided_at(answered.answer.at());
     }
 
+    /// What the only rule says.
     #[inline]
-    fn answer_plain(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Result<Answered, Judging> {
-        let core = &*self.core;
-        let ([(rule, reported)], [bound]) = (self.rules.enforcing(), core.bound.as_slice()) else {
-            return Err(self.judge_all(request, intent, decision));
-        };
-        if !rule.holds(request) {
-            decision.decided_at(core.clock.now());
-            return Err(Judging::Ready(Ok(None)));
-        }
-        let key = match rule.key_of(request, &core.secret, reported) {
-            Ok(Some(key)) => key,
-            without => return Err(self.judge_without_key(without.err(), intent, decision)),
-        };
-        let cost = rule.cost_of(request);
-        // Read after the user's closures: one that takes a second must not look like a clock that was set back.
-        let now = core.clock.now();
-        match bound.direct.as_ref().and_then(|direct| direct.ask(now, key, cost)) {
-            Some(answer) => Ok(Answered { answer, cost }),
-            None => Err(self.judge_charge(now, bound.charge(key, *rule.made_with(), cost, intent), intent, decision)),
-        }
+    pub(crate) fn told(&self, answered: &Answered) -> RuleVerdict<'_> {
+        let (rule, limit) = self.core.info.first().map_or(("", Limit::per_second(0)), |info| (&*info.name, info.limit));
+        RuleVerdict { rule, cost: answered.cost, limit, verdict: answered.answer.verdict() }
+    }
+
+    /// The decision by the only rule, which has let a request pass.
+    #[inline]
+    pub(crate) fn passed(&self, answered: &Answered) -> Decision {
+        let ruling = Ruling::answered(0, answered.cost, &answered.answer.verdict());
+        Decision::passed_by(Arc::clone(&self.core.info), ruling, answered.answer.at())
     }
 
     /// A request has no key for the only rule.

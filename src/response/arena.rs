@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::digits;
+
 /// A block lives as long as the longest lived text in it.
 const BLOCK: usize = 4_096;
 
@@ -35,6 +37,9 @@ pub(super) fn written(write: impl FnOnce(&mut BytesMut)) -> Bytes {
 
 /// Writes `number` in digits.
 pub(super) fn put_number(text: &mut BytesMut, mut number: u64) {
+    if let Some(digits) = digits::short(number) {
+        return text.put_slice(digits);
+    }
     let mut digits = [0; 20];
     let mut at = digits.len();
     for digit in digits.iter_mut().rev() {

@@ -25,18 +25,20 @@ static FOUR_DIGITS: [u8; 40_000] = {
 
 /// Returns `number` in digits.
 pub(super) fn value(number: u64) -> HeaderValue {
-    let short = || {
-        let at = usize::try_from(number).ok()?.checked_mul(4)?;
-        let zeros = match number {
-            0..=9 => 3,
-            10..=99 => 2,
-            100..=999 => 1,
-            _ => 0,
-        };
-        let digits = FOUR_DIGITS.get(at..)?.get(zeros..4)?;
-        HeaderValue::from_maybe_shared(Bytes::from_static(digits)).ok()
+    let short = short(number).and_then(|digits| HeaderValue::from_maybe_shared(Bytes::from_static(digits)).ok());
+    short.unwrap_or_else(|| HeaderValue::from(number))
+}
+
+/// Returns a number of up to four digits.
+pub(super) fn short(number: u64) -> Option<&'static [u8]> {
+    let at = usize::try_from(number).ok()?.checked_mul(4)?;
+    let zeros = match number {
+        0..=9 => 3,
+        10..=99 => 2,
+        100..=999 => 1,
+        _ => 0,
     };
-    short().unwrap_or_else(|| HeaderValue::from(number))
+    FOUR_DIGITS.get(at..)?.get(zeros..4)
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 use std::{fmt, sync::Arc};
 
-use arc_swap::ArcSwapOption;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use super::{
     arena::{put_number, written},
     digits,
+    policies::Policies,
     told::{Fields, Lists, Numbers},
 };
 use crate::{
-    decision::{Decision, Outcome, RuleInfo, RuleVerdict, Source, Verdict, Wait},
+    decision::{Decision, Outcome, RuleVerdict, Source, Verdict, Wait},
     time::Nanos,
 };
 
@@ -136,6 +136,21 @@ impl Headers {
         }
     }
 
+    /// The same of one rule that lets a request pass, where that is all that it takes.
+    #[inline]
+    pub(super) fn told_of_pass<'a>(
+        &self,
+        policies: &Policies,
+        rule: impl FnOnce() -> RuleVerdict<'a>,
+    ) -> Option<Fields> {
+        match self {
+            Self::None => Some(Fields::None),
+            Self::XRateLimit => Some(Fields::X(Numbers::of(&rule().verdict, Nanos::ZERO))),
+            Self::Ietf => policies.told_of_pass(&rule()).map(Fields::Ietf),
+            Self::XRateLimitEpoch | Self::Both | Self::Custom(_) => None,
+        }
+    }
+
     /// Writes the fields of a refusal; none where no rule applied.
     pub(super) fn write(&self, headers: &mut HeaderMap, decision: &Decision, policies: &Policies) {
         if let Self::Custom(writer) = self {
@@ -143,11 +158,11 @@ impl Headers {
         }
         match self.told(decision, policies) {
             Fields::X(numbers) => write_x(headers, numbers, false),
-            Fields::Ietf(lists) => append_lists(headers, lists),
+            Fields::Ietf(mut lists) => append_lists(headers, &mut lists),
             Fields::Both(both) => {
-                let (numbers, lists) = *both;
+                let (numbers, mut lists) = *both;
                 write_x(headers, numbers, false);
-                append_lists(headers, lists);
+                append_lists(headers, &mut lists);
             }
             Fields::None | Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_) => {}
         }
@@ -195,35 +210,7 @@ fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.parse().ok()
 }
 
-/// `RateLimit-Policy` as it is on most responses of a layer: of every rule, each with the limit it was made with.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Policies(Arc<ArcSwapOption<Rendered>>);
-
-#[derive(Debug)]
-struct Rendered {
-    /// The rules that it is of: a reload puts others in force.
-    rules: Arc<[RuleInfo]>,
-    policies: HeaderValue,
-}
-
-impl Policies {
-    fn of(&self, decision: &Decision) -> Option<HeaderValue> {
-        let Some(rules) = decision.names().filter(|_| decision.is_by_every_rule_as_made()) else {
-            return render_policies(decision);
-        };
-        if let Some(rendered) = &*self.0.load()
-            && Arc::ptr_eq(&rendered.rules, rules)
-        {
-            return Some(rendered.policies.clone());
-        }
-        let rendered = Rendered { rules: Arc::clone(rules), policies: render_policies(decision)? };
-        let policies = rendered.policies.clone();
-        self.0.store(Some(Arc::new(rendered)));
-        Some(policies)
-    }
-}
-
-fn render_policies(decision: &Decision) -> Option<HeaderValue> {
+pub(super) fn render_policies(decision: &Decision) -> Option<HeaderValue> {
     list(|policies| {
         for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
             begin_item(policies, rule.rule);
@@ -245,10 +232,9 @@ fn limits(decision: &Decision) -> Option<HeaderValue> {
         for rule in decision.rules().filter(|rule| rule.verdict.source.has_numbers()) {
             match rule.verdict.outcome {
                 Outcome::Pass | Outcome::Delay(_) | Outcome::Refuse(Wait::Never) => {
-                    let at_least = u64::from(rule.verdict.remaining == 0);
-                    let window = rule.verdict.effective_window.map(|window| window.as_secs_ceil().max(at_least));
                     if passed || !rule.verdict.outcome.passes() {
-                        item(limits, rule.rule, rule.verdict.remaining, window);
+                        begin_limit(limits, rule.rule);
+                        end_limit(limits, &rule.verdict);
                     }
                 }
                 Outcome::Refuse(Wait::For(wait)) => item(limits, rule.rule, 0, Some(wait.as_secs_ceil().max(1))),
@@ -282,12 +268,13 @@ pub(super) fn only_until(limits: &HeaderValue, last_end: u64) -> Option<HeaderVa
 }
 
 /// Appends to what layers further in have written; lists may go over several lines.
-pub(super) fn append_lists(headers: &mut HeaderMap, lists: Lists) {
+pub(super) fn append_lists(headers: &mut HeaderMap, lists: &mut Lists) {
     headers.reserve(2);
-    for (name, list) in [(POLICY, lists.policies), (RATE_LIMIT, lists.limits)] {
-        if let Some(list) = list {
-            headers.append(name, list);
-        }
+    if let Some(policies) = lists.policies.take() {
+        headers.append(POLICY, policies);
+    }
+    if let Some(limits) = lists.limits.take() {
+        headers.append(RATE_LIMIT, limits);
     }
 }
 
@@ -312,8 +299,24 @@ fn policy_window(rule: &RuleVerdict<'_>) -> Nanos {
 }
 
 fn item(list: &mut BytesMut, name: &str, remaining: u64, window: Option<u64>) {
+    begin_limit(list, name);
+    numbers(list, remaining, window);
+}
+
+/// Begins what is told of a rule that does not refuse.
+pub(super) fn begin_limit(list: &mut BytesMut, name: &str) {
     begin_item(list, name);
-    parameter(list, b";r=", remaining);
+    list.put_slice(b";r=");
+}
+
+/// Ends what is told of a rule that does not refuse, or refuses for good.
+pub(super) fn end_limit(list: &mut BytesMut, verdict: &Verdict) {
+    let at_least = u64::from(verdict.remaining == 0);
+    numbers(list, verdict.remaining, verdict.effective_window.map(|window| window.as_secs_ceil().max(at_least)));
+}
+
+fn numbers(list: &mut BytesMut, remaining: u64, window: Option<u64>) {
+    put_number(list, remaining.min(MAX_INTEGER));
     if let Some(window) = window {
         parameter(list, WINDOW.as_bytes(), window);
     }

@@ -11,6 +11,7 @@ mod digits;
 mod ending;
 mod grpc;
 mod headers;
+mod policies;
 mod prepared;
 mod problem;
 mod refuse_with;
@@ -26,13 +27,14 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 
 use crate::{
     body::ResponseBody,
-    decision::{Decision, Refusal, Source, Verdict, Wait},
+    decision::{Decision, Refusal, RuleVerdict, Source, Wait},
     store::HeldReceipt,
     time::Nanos,
 };
 
+use headers::append_lists;
 pub use headers::{Headers, Writer};
-use headers::{Policies, append_lists};
+use policies::Policies;
 use prepared::Prepared;
 pub use refuse_with::RefuseWith;
 use remembered::Likeness;
@@ -79,10 +81,10 @@ pub trait Refuse<Req, Res>: Answer<Res> {
     /// Prepares a request that passes, before the inner service is called, and returns what its response will tell.
     fn prepare(&self, request: &mut Req, decision: &Decision) -> Self::Told;
 
-    /// As [`prepare`](Self::prepare), of a request that one rule was asked about and lets pass, with this verdict. Unless
-    /// overridden, or where `None` is returned, the whole decision is made for [`prepare`](Self::prepare). The verdict is made when
-    /// it is asked for.
-    fn tells(&self, _verdict: impl FnOnce() -> Verdict) -> Option<Self::Told> {
+    /// As [`prepare`](Self::prepare), of a request that the only rule lets pass, with these numbers. Unless overridden, or
+    /// where `None` is returned, the whole decision is made for [`prepare`](Self::prepare). The numbers are made when they are asked
+    /// for.
+    fn tells<'a>(&self, _rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<Self::Told> {
         None
     }
 
@@ -126,13 +128,11 @@ impl Http {
 
     /// The same of one rule's verdict, where that is all that it takes.
     #[inline]
-    fn tells(&self, verdict: impl FnOnce() -> Verdict) -> Option<Told> {
-        match self.headers {
+    fn tells<'a>(&self, rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<Told> {
+        match self.on_refusals_only {
             _ if self.exposes_decision => None,
-            _ if self.on_refusals_only => Some(Told(Fields::None)),
-            Headers::None => Some(Told(Fields::None)),
-            Headers::XRateLimit => Some(Told(Fields::X(Numbers::of(&verdict(), Nanos::ZERO)))),
-            _ => None,
+            true => Some(Told(Fields::None)),
+            false => self.headers.told_of_pass(&self.policies, rule).map(Told),
         }
     }
 
@@ -239,7 +239,7 @@ impl Http {
 
     /// What a refusal by one rule, in the usual way, depends on.
     fn likeness(&self, decision: &Decision) -> Option<Likeness> {
-        let [ruling] = decision.asked() else { return None };
+        let ruling = decision.asked().only()?;
         let overload = match decision.refusal()? {
             Refusal::Limited => false,
             Refusal::Overload => true,
@@ -277,8 +277,8 @@ impl Http {
             Fields::None | Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_) => (None, None),
         };
         let mut fields = self.prepared.fields(secs, numbers);
-        if let Some(lists) = lists {
-            append_lists(&mut fields, lists);
+        if let Some(mut lists) = lists {
+            append_lists(&mut fields, &mut lists);
         }
         Some(fields)
     }
@@ -341,8 +341,8 @@ impl<ReqB, B> Refuse<Request<ReqB>, Response<B>> for Http {
     }
 
     #[inline]
-    fn tells(&self, verdict: impl FnOnce() -> Verdict) -> Option<Told> {
-        self.tells(verdict)
+    fn tells<'a>(&self, rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<Told> {
+        self.tells(rule)
     }
 
     #[inline]

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::Response;
 
 use super::{Answer, Refuse};
-use crate::decision::{Decision, Verdict};
+use crate::decision::{Decision, RuleVerdict};
 
 type OutcomeFn<Res> = Arc<dyn Fn(&Res) -> Response<()> + Send + Sync>;
 type RefuseFn<Req, Res> = Arc<dyn Fn(&Req, &Decision) -> Res + Send + Sync>;
@@ -38,7 +38,7 @@ impl<Req, Res> Refuse<Req, Res> for RefuseWith<Req, Res> {
 
     fn prepare(&self, _request: &mut Req, _decision: &Decision) {}
 
-    fn tells(&self, _verdict: impl FnOnce() -> Verdict) -> Option<()> {
+    fn tells<'a>(&self, _rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<()> {
         Some(())
     }
 

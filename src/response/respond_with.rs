@@ -7,7 +7,7 @@ use http::{HeaderName, Request, Response};
 use super::{Answer, Http, HttpAnswers, Refuse, Told, ending, pass, sealed};
 use crate::{
     body::ResponseBody,
-    decision::{Decision, Verdict},
+    decision::{Decision, RuleVerdict},
     store::HeldReceipt,
 };
 
@@ -50,8 +50,8 @@ impl<ReqB, B, RB> Refuse<Request<ReqB>, Response<B>> for RespondWith<Request<Req
     }
 
     #[inline]
-    fn tells(&self, verdict: impl FnOnce() -> Verdict) -> Option<Told> {
-        self.http.tells(verdict)
+    fn tells<'a>(&self, rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<Told> {
+        self.http.tells(rule)
     }
 
     #[inline]

@@ -46,9 +46,16 @@ impl Told {
     /// Writes it on the response that came from further in, once.
     #[inline]
     pub(super) fn write<B>(&mut self, response: &mut Response<B>) {
-        match &self.0 {
-            Fields::None => {}
+        if !matches!(self.0, Fields::None) {
+            self.write_fields(response);
+        }
+    }
+
+    #[inline(never)]
+    fn write_fields<B>(&mut self, response: &mut Response<B>) {
+        match &mut self.0 {
             Fields::X(numbers) => write_told_x(response, *numbers),
+            Fields::Ietf(lists) => write_told_lists(response, lists),
             _ => std::mem::take(&mut self.0).write(response),
         }
     }
@@ -59,11 +66,11 @@ impl Fields {
         match self {
             Self::None => {}
             Self::X(numbers) => write_told_x(response, numbers),
-            Self::Ietf(lists) => write_told_lists(response, lists),
+            Self::Ietf(mut lists) => write_told_lists(response, &mut lists),
             Self::Both(both) => {
-                let (numbers, lists) = *both;
+                let (numbers, mut lists) = *both;
                 write_told_x(response, numbers);
-                write_told_lists(response, lists);
+                write_told_lists(response, &mut lists);
             }
             Self::Custom(custom) => {
                 let (writer, decision) = *custom;
@@ -88,12 +95,13 @@ fn write_told_x<B>(response: &mut Response<B>, numbers: Numbers) {
     write_x(response.headers_mut(), numbers, refused_inside);
 }
 
-fn write_told_lists<B>(response: &mut Response<B>, mut lists: Lists) {
+/// Once: what is written is not there any more.
+fn write_told_lists<B>(response: &mut Response<B>, lists: &mut Lists) {
     let headers = response.headers_mut();
     // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told. One that is there
     // already comes from further in, where the request was refused, or is the application's own.
     if let Some(last_end) = retry_after(headers) {
-        lists.limits = lists.limits.and_then(|limits| only_until(&limits, last_end));
+        lists.limits = lists.limits.take().and_then(|limits| only_until(&limits, last_end));
     }
     append_lists(headers, lists);
 }

@@ -103,7 +103,8 @@ pub(crate) fn ask_all(
     if questions.len() > MOST {
         return false;
     }
-    let Some((all_held, passed)) = charge_all(now, questions) else { return false };
+    let mut all_held = AllHeld::new();
+    let Some(passed) = charge_all(now, questions, &mut all_held) else { return false };
     for (at, question) in questions.iter().enumerate() {
         if let Some((_, held)) = all_held.iter().find(|(of, _)| *of == at) {
             answered(question, &held.judged(now, passed).verdict);
@@ -115,7 +116,7 @@ pub(crate) fn ask_all(
 type AllHeld<'a> = SmallVec<[(usize, Held<'a>); MOST]>;
 
 #[inline]
-fn charge_all<'a>(now: Nanos, questions: &[Question<'a>]) -> Option<(AllHeld<'a>, bool)> {
+fn charge_all<'a>(now: Nanos, questions: &[Question<'a>], all_held: &mut AllHeld<'a>) -> Option<bool> {
     let mut order = SmallVec::<[(usize, &Table); MOST]>::new();
     for (at, question) in questions.iter().enumerate() {
         order.push((at, &*question.direct?.place.table));
@@ -129,7 +130,7 @@ fn charge_all<'a>(now: Nanos, questions: &[Question<'a>]) -> Option<(AllHeld<'a>
             return None;
         }
     }
-    let (mut all_held, mut passed) = (AllHeld::new(), true);
+    let mut passed = true;
     for (at, _) in &order {
         let Question { direct, key, cost, .. } = questions.get(*at)?;
         // Where one cannot, what is locked by now is let go of.
@@ -142,7 +143,7 @@ fn charge_all<'a>(now: Nanos, questions: &[Question<'a>]) -> Option<(AllHeld<'a>
     }
     // From the last lock to the first: most wait for the last.
     all_held.iter_mut().rev().for_each(|(_, held)| held.let_go());
-    Some((all_held, passed))
+    Some(passed)
 }
 
 impl Answer {

@@ -1,0 +1,65 @@
+//! `RateLimit-Policy` as it is on most responses of a layer: of every rule, each with the limit it was made with.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use bytes::{BufMut, Bytes};
+use http::HeaderValue;
+
+use super::{
+    arena::written,
+    headers::{begin_limit, end_limit, list, render_policies},
+    told::Lists,
+};
+use crate::decision::{Decision, RuleInfo, RuleVerdict};
+
+/// What was written for the first such response since the rules came in force.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Policies(Arc<ArcSwapOption<Rendered>>);
+
+#[derive(Debug)]
+struct Rendered {
+    /// The rules that it is of: a reload puts others in force.
+    rules: Arc<[RuleInfo]>,
+    policies: HeaderValue,
+    /// How the list of limits begins, where it is of one rule.
+    limit_begins: Bytes,
+}
+
+impl Policies {
+    pub(super) fn of(&self, decision: &Decision) -> Option<HeaderValue> {
+        let Some(rules) = decision.names().filter(|_| decision.is_by_every_rule_as_made()) else {
+            return render_policies(decision);
+        };
+        if let Some(rendered) = &*self.0.load()
+            && Arc::ptr_eq(&rendered.rules, rules)
+        {
+            return Some(rendered.policies.clone());
+        }
+        let rendered = Rendered {
+            rules: Arc::clone(rules),
+            policies: render_policies(decision)?,
+            limit_begins: written(|begin| rules.first().into_iter().for_each(|rule| begin_limit(begin, &rule.name))),
+        };
+        let policies = rendered.policies.clone();
+        self.0.store(Some(Arc::new(rendered)));
+        Some(policies)
+    }
+
+    /// What is told of the only rule there is, which lets a request pass; `None` until the policies were written once.
+    #[inline(never)]
+    pub(super) fn told_of_pass(&self, rule: &RuleVerdict<'_>) -> Option<Lists> {
+        let rendered = self.0.load();
+        let rendered = rendered.as_ref()?;
+        let [info] = &*rendered.rules else { return None };
+        // What is written depends on nothing else.
+        if !std::ptr::eq(&*info.name, rule.rule) || info.limit != rule.limit {
+            return None;
+        }
+        let limits = list(|limits| {
+            limits.put_slice(&rendered.limit_begins);
+            end_limit(limits, &rule.verdict);
+        });
+        Some(Lists { policies: Some(rendered.policies.clone()), limits })
+    }
+}
