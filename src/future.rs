@@ -152,8 +152,8 @@ where
         Self { state: State::Ongoing { call: Box::pin(call) } }
     }
 
-    pub(crate) fn refused(response: R::Response) -> Self {
-        Self { state: State::Refused { response: Some(Box::new(response)) } }
+    pub(crate) fn refused(response: Box<R::Response>) -> Self {
+        Self { state: State::Refused { response: Some(response) } }
     }
 
     pub(crate) fn held(held: Held<S, Req, R>) -> Self {

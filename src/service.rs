@@ -73,7 +73,7 @@ where
                 Some(told) => told,
                 None => match self.settle(&rules, &mut request, &answered) {
                     Ok(told) => told,
-                    Err(refused) => return refused,
+                    Err(response) => return ResponseFuture::refused(response),
                 },
             },
             Err(why) => return self.call_otherwise(rules, request, why),
@@ -91,7 +91,7 @@ impl<S, Req, R> RateLimit<S, Req, R> {
         rules: &Generation<Req>,
         request: &mut Req,
         answered: &Answered,
-    ) -> Result<R::Told, ResponseFuture<S, Req, R>>
+    ) -> Result<R::Told, Box<R::Response>>
     where
         S: Service<Req>,
         R: Refuse<Req, S::Response>,
@@ -102,7 +102,7 @@ impl<S, Req, R> RateLimit<S, Req, R> {
         gate.settled::<S::Response>(rules, request, Ok(None), &mut decision);
         match decision.is_allowed() {
             true => Ok(gate.responder.prepare(request, &decision)),
-            false => Err(ResponseFuture::refused(gate.responder.refuse(request, &decision))),
+            false => Err(Box::new(gate.responder.refuse(request, &decision))),
         }
     }
 
@@ -134,7 +134,7 @@ impl<S, Req, R> RateLimit<S, Req, R> {
         }
         let receipt = gate.settled::<S::Response>(&rules, &request, judged, &mut decision);
         if !decision.is_allowed() {
-            return ResponseFuture::refused(gate.responder.refuse(&request, &decision));
+            return ResponseFuture::refused(Box::new(gate.responder.refuse(&request, &decision)));
         }
         if let Some(receipt) = receipt {
             if decision.delay() == Duration::ZERO {

@@ -62,7 +62,8 @@ impl Prepared {
 impl Usual {
     fn new(has_numbers: bool) -> Self {
         let number = HeaderValue::from_static("0");
-        let mut fields = HeaderMap::with_capacity(8);
+        // With room for what servers and layers further out add; the copies of a larger map cost more.
+        let mut fields = HeaderMap::with_capacity(if has_numbers { 8 } else { 6 });
         fields.insert(header::CONTENT_TYPE, problem::content_type(false));
         fields.insert(header::RETRY_AFTER, number.clone());
         fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
