@@ -17,8 +17,9 @@ pub use verdict::{Outcome, Source, Verdict, Wait};
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use crate::{few::Few, limit::Limit, time::Nanos};
 use http::StatusCode;
+
+use crate::{few::Few, limit::Limit, time::Nanos};
 
 /// What a decision has to know of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
