@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    first_seen,
     harness::{Contestant, Report, Scale, interleave},
     keys::Stream,
     subjects::{self, Checks, Quota, Subject},
@@ -87,7 +88,8 @@ impl Field {
 
 pub fn run(scale: Scale, report: &mut Report) {
     for field in &FIELDS {
-        let cases = [hot(field, scale), small(field, scale), million(field, scale), extremes(field, scale)].concat();
+        let extremes = extremes(field, scale, report);
+        let cases = [hot(field, scale), small(field, scale), million(field, scale), extremes].concat();
         report.table(
             &format!("Decision by {}, ns per check", field.kind),
             &cases.iter().map(|(case, _)| *case).collect::<Vec<_>>(),
@@ -143,19 +145,12 @@ fn million(field: &Field, scale: Scale) -> Vec<Case> {
 }
 
 /// What peers are bad at: keys that were never seen, and clients that are refused.
-fn extremes(field: &Field, scale: Scale) -> Vec<Case> {
+fn extremes(field: &Field, scale: Scale, report: &mut Report) -> Vec<Case> {
     let makes = field.makes();
-    let keys = scale.pick(30_000, 1_000_000);
-    let stream = Stream::shuffled(keys, 6);
-    let first_seen = makes.iter().map(|make| {
-        // A fresh store each time: what it costs to grow is part of it.
-        Contestant::new(|count| {
-            let subject = make(Quota::PLENTY);
-            let checks = subject.on(&stream);
-            timed(&*checks, 0, count, false, count)
-        })
+    let first_seen = first_seen::measure(field.kind, makes.len(), scale).unwrap_or_else(|why| {
+        report.failure(format!("first_seen by {}: {why}", field.kind));
+        vec![f64::NAN; makes.len()]
     });
-    let first_seen = interleave(&mut first_seen.collect::<Vec<_>>(), scale.pick(3, 9), keys as usize);
     let (subjects, stream) = (makes.iter().map(|make| make(Quota::ONE)).collect::<Vec<_>>(), Stream::of(vec![7]));
     fill(&subjects, &stream);
     let count = scale.pick(40_000, 500_000);
@@ -163,6 +158,13 @@ fn extremes(field: &Field, scale: Scale) -> Vec<Case> {
     let mut contestants: Vec<_> =
         refused.iter().map(|checks| Contestant::new(|count| timed(&**checks, 0, count, false, 0))).collect();
     vec![("first_seen", first_seen), ("refused", interleave(&mut contestants, scale.rounds(), count))]
+}
+
+/// The time that the contestant of this number takes to see `keys` keys for the first time.
+pub fn sees_for_the_first_time(kind: &str, contestant: usize, keys: u32) -> Duration {
+    let field = FIELDS.iter().find(|field| field.kind == kind).expect("a kind of keys");
+    let (subject, stream) = (field.makes()[contestant](Quota::PLENTY), Stream::shuffled(keys, 6));
+    timed(&*subject.on(&stream), 0, keys as usize, false, keys as usize)
 }
 
 /// Lets every subject see every key once. Nothing is measured here, so two threads share the work.

@@ -5,6 +5,7 @@ mod churn;
 mod clock;
 mod decision;
 mod end_to_end;
+mod first_seen;
 mod flood;
 mod growth;
 mod harness;
@@ -44,6 +45,7 @@ fn main() {
         Some((first, rest)) if first == "op" => return instructions::op(rest),
         Some((first, rest)) if first == "serve" => return end_to_end::serve(rest),
         Some((first, rest)) if first == "load" => return end_to_end::load(rest),
+        Some((first, rest)) if first == "first-seen" => return first_seen::run_alone(rest),
         _ => {}
     }
     let (mut quick, mut named, mut without) = (false, Vec::new(), Vec::new());

@@ -10,6 +10,7 @@ use tollgate::{
     Key, Limit, Limiter, RateLimitLayer, ReloadCounts, Rule,
     bucket::{FixedWindow, LeakyBucket, SlidingWindowLog},
     key,
+    response::Headers,
     store::{Guarded, MemoryStore},
     time::{ManualClock, Nanos},
 };
@@ -230,6 +231,37 @@ fn every_clone_of_a_layer_and_its_services_has_the_new_rules() {
         layer.limiter().reload([]).unwrap();
         assert_eq!((status(&mut one).await, status(&mut other).await), (StatusCode::OK, StatusCode::OK));
     });
+}
+
+/// The fields' texts are written once for many responses, and the name of a rule may be one and the same text in every set.
+#[test]
+fn responses_tell_of_the_rules_in_force_from_the_first_one_on() {
+    let clock = ManualClock::at(TODAY);
+    let user = |name, limit| Rule::new(name, limit, key::header("x-user"));
+    let rules = Limiter::builder([user("user", Limit::per_hour(5))]).clock(clock.clone()).build().unwrap();
+    let inner = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    let mut service = RateLimitLayer::from(rules.clone()).headers(Headers::Ietf).layer(inner);
+    let mut told = || {
+        let request = Request::builder().header("x-user", "ana").body(String::new()).unwrap();
+        let response = block_on(service.call(request)).unwrap();
+        let field = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        (field("ratelimit-policy"), field("ratelimit"))
+    };
+    let both = |policies: &str, limits: &str| (policies.to_owned(), limits.to_owned());
+    // Twice each: what is told first is written, and what is told next has been.
+    assert_eq!(told(), both(r#""user";q=5;w=3600"#, r#""user";r=4;t=2880"#));
+    assert_eq!(told(), both(r#""user";q=5;w=3600"#, r#""user";r=3;t=2160"#));
+    rules.reload([user("user", Limit::per_hour(10))]).unwrap();
+    assert_eq!(told(), both(r#""user";q=10;w=3600"#, r#""user";r=7;t=2520"#));
+    assert_eq!(told(), both(r#""user";q=10;w=3600"#, r#""user";r=6;t=2160"#));
+    rules.reload([user("other", Limit::per_hour(10))]).unwrap();
+    assert_eq!(told(), both(r#""other";q=10;w=3600"#, r#""other";r=9;t=3240"#));
+    rules.reload([user("other", Limit::per_hour(10)), Rule::global("all", Limit::per_hour(9))]).unwrap();
+    assert_eq!(told(), both(r#""other";q=10;w=3600, "all";q=9;w=3600"#, r#""other";r=8;t=2880, "all";r=8;t=3200"#));
+    rules.reload([user("other", Limit::per_hour(10)).when(|_| false)]).unwrap();
+    let request = Request::builder().header("x-user", "ana").body(String::new()).unwrap();
+    let response = block_on(service.call(request)).unwrap();
+    assert!(response.headers().is_empty(), "{:?}", response.headers());
 }
 
 /// A layer that cannot tell how a request was answered would let such a charge stand for ever.
