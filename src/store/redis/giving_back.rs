@@ -41,7 +41,7 @@ const WAITING: usize = 16_384;
 const AT_ONCE: usize = 64;
 /// How many charges that were made when others were settled are remembered, so that they may be given back.
 const REMEMBERED: usize = 4_096;
-/// How many places of one key are renewed by one call: the server does nothing else meanwhile.
+/// How many places are renewed at once: the server does nothing else meanwhile, and decisions wait behind it.
 const RENEWED_AT_ONCE: usize = 256;
 /// A stopped server may run what it was sent when it goes on, so it is waited for, unless there is another connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -164,9 +164,9 @@ pub(super) fn added(cost: u64, left: u64, mark: Mark) -> Option<Back> {
 /// The far end of the queue.
 pub(super) struct Changes(mpsc::Receiver<Message>);
 
-/// Places that are to be renewed still, by the names of their keys.
+/// Who is to be renewed still, by the names of keys.
 struct Renewal {
-    names: vec::IntoIter<Vec<u8>>,
+    lists: vec::IntoIter<(Vec<u8>, Vec<u64>)>,
     done: oneshot::Sender<()>,
 }
 
@@ -210,7 +210,8 @@ impl Changes {
                         let _ = done.send(());
                     }
                     Message::Renew(done) => {
-                        renewal = Some(Renewal { names: sending.held.names().into_iter(), done });
+                        let lists = sending.held.lists(RENEWED_AT_ONCE).into_iter();
+                        renewal = Some(Renewal { lists, done });
                     }
                 }
             }
@@ -248,18 +249,20 @@ impl Sending {
     /// Renews some of the places that are held, and returns the rest. What does not get through has another chance soon.
     async fn renew(&mut self, mut renewal: Renewal) -> Option<Renewal> {
         if let Some(live) = self.link.wait_for_live().await {
-            let mut batch = Vec::new();
+            let (mut batch, mut places) = (Vec::new(), 0);
             while batch.len() < AT_ONCE
-                && let Some(name) = renewal.names.next()
+                && places < RENEWED_AT_ONCE
+                && let Some((name, lives)) = renewal.lists.next()
             {
                 // Looked up now: what ends after this is said behind it.
-                let Some((numbers, parts)) = self.held.of(&name) else { continue };
-                batch.extend(parts.chunks(RENEWED_AT_ONCE).map(|parts| Change::renewal(name.clone(), numbers, parts)));
+                let Some((numbers, parts)) = self.held.still(&name, &lives) else { continue };
+                places += parts.len();
+                batch.push(Change::renewal(name, numbers, &parts));
             }
             while !batch.is_empty() && self.link.is_in_use(&live) {
                 batch = self.send_over(&live, batch).await;
             }
-            if batch.is_empty() && renewal.names.len() > 0 {
+            if batch.is_empty() && renewal.lists.len() > 0 {
                 return Some(renewal);
             }
             // Over another connection all are renewed, from the first on.

@@ -63,14 +63,53 @@ impl Held {
         Some(part)
     }
 
-    /// Returns the names of all keys of which places are held.
-    pub(super) fn names(&self) -> Vec<Vec<u8>> {
-        self.lock().keys().cloned().collect()
+    /// Returns who holds places now, in lists of up to `most` of one key.
+    pub(super) fn lists(&self, most: usize) -> Vec<(Vec<u8>, Vec<u64>)> {
+        let mut lists = Vec::new();
+        for (name, of) in self.lock().iter() {
+            let lives: Vec<_> = of.places.keys().copied().collect();
+            lists.extend(lives.chunks(most).map(|lives| (name.clone(), lives.to_vec())));
+        }
+        lists
     }
 
-    /// Returns what is held of one key, as the server is told to renew it.
-    pub(super) fn of(&self, name: &[u8]) -> Option<(Numbers, Vec<Part>)> {
-        let renewed = |(&life, &cost): (&u64, &u64)| Part { cost, left: cost, mark: Mark::default(), life };
-        self.lock().get(name).map(|of| (of.numbers, of.places.iter().map(renewed).collect()))
+    /// Returns what some holders of one key have still, as the server is told to renew it.
+    pub(super) fn still(&self, name: &[u8], lives: &[u64]) -> Option<(Numbers, Vec<Part>)> {
+        let held = self.lock();
+        let of = held.get(name)?;
+        let renewed = |life: &u64| {
+            let cost = *of.places.get(life)?;
+            Some(Part { cost, left: cost, mark: Mark::default(), life: *life })
+        };
+        let parts: Vec<_> = lives.iter().filter_map(renewed).collect();
+        (!parts.is_empty()).then_some((of.numbers, parts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{limit::Limit, store::redis::numbers::Kind};
+
+    #[test]
+    fn lists_are_short_and_say_of_each_holder_only_what_it_has_still() {
+        let (held, numbers) = (Held::default(), Numbers::new(Kind::InFlight, &Limit::in_flight(9)).unwrap());
+        let names = [b"one".as_slice(), b"two"];
+        for life in 1..=600 {
+            held.take(names[usize::from(life > 590)], numbers, life, 2);
+        }
+        let lists = held.lists(256);
+        let mut lengths: Vec<_> = lists.iter().map(|(_, lives)| lives.len()).collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths, [10, 78, 256, 256]);
+        let change = |life, left| {
+            let part = Part { cost: 2, left, mark: Mark::default(), life };
+            assert!(held.change(names[usize::from(life > 590)], numbers, part).is_some());
+        };
+        (2..=600).for_each(|life| change(life, 0));
+        change(1, 3);
+        let still = lists.iter().filter_map(|(name, lives)| held.still(name, lives));
+        let still: Vec<_> = still.flat_map(|(_, parts)| parts).map(|part| (part.life, part.cost, part.left)).collect();
+        assert_eq!(still, [(1, 3, 3)]);
     }
 }
