@@ -55,6 +55,31 @@ pub enum Refusal {
     StoreFailed,
 }
 
+/// What a decision rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Basis {
+    /// The store's count, or no rule at all.
+    Count,
+    /// A failure policy, since the store was needed and did not answer.
+    WithoutStore,
+    /// That there is no key for the rule of this number.
+    NoKeyFor(u32),
+}
+
+impl Basis {
+    fn no_key_for(rule: usize) -> Self {
+        Self::NoKeyFor(u32::try_from(rule).unwrap_or(u32::MAX))
+    }
+
+    /// The number of the rule for which there is no key.
+    fn without_key(self) -> Option<usize> {
+        match self {
+            Self::NoKeyFor(rule) => usize::try_from(rule).ok(),
+            Self::Count | Self::WithoutStore => None,
+        }
+    }
+}
+
 /// The answer to one request: whether it passes, and every applying rule's numbers, all judged at one instant.
 ///
 /// Rules that do not [enforce](Mode) are in [`shadows`](Self::shadows), and in nothing else.
@@ -84,7 +109,7 @@ pub struct Decision {
     refusal: Option<Refusal>,
     delay: Nanos,
     at: Nanos,
-    degraded: bool,
+    basis: Basis,
     /// What rules say that do not enforce; there are few.
     tried: Option<Box<Tried>>,
 }
@@ -120,7 +145,7 @@ impl Decision {
             refusal: None,
             delay: Nanos::ZERO,
             at: Nanos::ZERO,
-            degraded: false,
+            basis: Basis::Count,
             tried: None,
         }
     }
@@ -134,7 +159,7 @@ impl Decision {
             refusal: None,
             delay: Nanos::ZERO,
             at,
-            degraded: false,
+            basis: Basis::Count,
             tried: None,
         }
     }
@@ -145,15 +170,25 @@ impl Decision {
         self.rules.get_or_insert_with(|| Arc::clone(rules));
     }
 
-    /// A refusal for another reason than a limit.
-    pub(crate) fn refused(rules: Arc<[RuleInfo]>, refusal: Refusal, at: Nanos) -> Self {
-        let degraded = refusal == Refusal::StoreFailed;
-        Self { refusal: Some(refusal), at, degraded, ..Self::undecided(rules) }
+    /// A refusal because the store did not answer.
+    pub(crate) fn store_failed(rules: Arc<[RuleInfo]>, at: Nanos) -> Self {
+        Self { refusal: Some(Refusal::StoreFailed), ..Self::unguarded(rules, at) }
+    }
+
+    /// A refusal because there is no key for `rule`, which says what is answered then.
+    pub(crate) fn without_key(
+        rules: Arc<[RuleInfo]>,
+        rule: usize,
+        (status, reason): (StatusCode, &'static str),
+        at: Nanos,
+    ) -> Self {
+        let (refusal, basis) = (Some(Refusal::MissingKey { status, reason }), Basis::no_key_for(rule));
+        Self { refusal, basis, at, ..Self::undecided(rules) }
     }
 
     /// A pass although the store did not answer.
     pub(crate) fn unguarded(rules: Arc<[RuleInfo]>, at: Nanos) -> Self {
-        Self { at, degraded: true, ..Self::undecided(rules) }
+        Self { at, basis: Basis::WithoutStore, ..Self::undecided(rules) }
     }
 
     /// Returns whether the request passes.
@@ -169,7 +204,7 @@ impl Decision {
     /// Returns whether the store failed for some rule, so that this answer comes from a failure policy and not from the
     /// store's count. [`Verdict::source`] says it for each rule.
     pub fn is_degraded(&self) -> bool {
-        self.degraded
+        self.basis == Basis::WithoutStore
     }
 
     /// Returns the status that a refusal is answered with, 200 where the request passes.
@@ -304,7 +339,7 @@ impl fmt::Debug for Decision {
         f.debug_struct("Decision")
             .field("refusal", &self.refusal)
             .field("delay", &self.delay)
-            .field("degraded", &self.degraded)
+            .field("degraded", &self.is_degraded())
             .field("rules", &self.rules().collect::<Vec<_>>())
             .field("shadows", &self.shadows().collect::<Vec<_>>())
             .finish()

@@ -12,7 +12,7 @@ mod outcome;
 #[cfg(feature = "tracing")]
 mod sampled;
 
-pub(crate) use self::metrics::Held;
+pub(crate) use self::metrics::{Held, Waits};
 pub(crate) use outcome::RuleOutcome;
 
 use std::{
@@ -133,7 +133,7 @@ pub(crate) struct Observed {
     /// Of each rule.
     #[cfg(feature = "tracing")]
     refusals: Box<[Sampled]>,
-    /// Of refusals by no limit: a key was missing, or the store failed.
+    /// Of refusals by no rule: the store failed.
     #[cfg(feature = "tracing")]
     others: Sampled,
 }
@@ -172,9 +172,14 @@ impl Observed {
         self.metrics.publishes(now)
     }
 
-    /// Counts one more request of `rule` that waits, until `turn` has come or is dropped.
-    pub(crate) fn waits(&self, rule: usize, turn: Turn) -> Turn {
-        self.metrics.waits(rule, turn)
+    /// Counts one more request of `rule` that waits, until what is returned is dropped.
+    pub(crate) fn waits(&self, rule: usize) -> Waits {
+        self.metrics.waits(rule)
+    }
+
+    /// The same, until `turn` has come or is dropped.
+    pub(crate) fn waits_until(&self, turn: Turn, rule: usize) -> Turn {
+        self.metrics.waits_until(turn, rule)
     }
 
     /// A request was refused at `now` (nanoseconds since the Unix epoch), by these rules: at debug level, but for the first of

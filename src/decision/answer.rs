@@ -1,6 +1,6 @@
 //! How a decision comes about: rules ask, and answer.
 
-use super::{Decision, Outcome, Refusal, RuleInfo, Ruling, Source, Verdict, Wait};
+use super::{Basis, Decision, Outcome, Refusal, RuleInfo, Ruling, Source, Verdict, Wait};
 use crate::{few::Few, time::Nanos};
 
 impl Decision {
@@ -26,7 +26,9 @@ impl Decision {
                 let Some(verdict) = verdicts.next() else { return false };
                 ruling.answer(verdict);
             }
-            self.degraded |= ruling.source().is_degraded();
+            if ruling.source().is_degraded() {
+                self.basis = Basis::WithoutStore;
+            }
             if ruling.passes() {
                 self.delay = self.delay.max(ruling.delay());
                 continue;
@@ -43,7 +45,9 @@ impl Decision {
     /// As [`ask`](Self::ask) and [`answer`](Self::answer), of one rule.
     #[inline(always)]
     pub(crate) fn answered_by(&mut self, ruling: Ruling, rule: Option<&RuleInfo>) {
-        self.degraded |= ruling.source().is_degraded();
+        if ruling.source().is_degraded() {
+            self.basis = Basis::WithoutStore;
+        }
         if ruling.passes() {
             self.delay = self.delay.max(ruling.delay());
         } else {

@@ -46,10 +46,10 @@ impl Decision {
         })
     }
 
-    /// The rules that refused by a count, by their numbers.
-    pub(crate) fn numbered_violated(&self) -> impl Iterator<Item = (usize, &str)> {
-        let refuses = |ruling: &&Ruling| !ruling.passes() && ruling.source().has_numbers();
-        self.rulings.iter().filter(refuses).map(|ruling| (ruling.rule(), self.named(ruling).rule))
+    /// The rules that refused by a count, and the one that did for want of a key, by their numbers.
+    pub(crate) fn numbered_refusing(&self) -> impl Iterator<Item = (usize, &str)> {
+        let rules = self.violated_rules().chain(self.basis.without_key());
+        rules.map(|rule| (rule, self.infos().get(rule).map_or("", |info| &*info.name)))
     }
 
     /// The number of the rule for which the request is held longest, if it is held.

@@ -68,7 +68,7 @@ pub(crate) enum Intent {
     StartOrHold,
     /// The same, of a request that has asked before and is counted already.
     Again,
-    /// Only look, to see whether there is anything to wait for.
+    /// Only look, of a request that is not counted yet, to see what there is to wait for, or because others go first.
     Enter,
     /// Only look.
     Peek,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     charge::{Charge, Judged, Take, Verdicts},
-    decision::{Decision, Outcome, Refusal, RuleVerdict, Ruling},
+    decision::{Decision, Outcome, RuleVerdict, Ruling},
     key::KeyId,
     limit::Limit,
     rule::Applies,
@@ -148,8 +148,8 @@ impl<Req> Generation<Req> {
         intent: Intent,
         decision: &mut Decision,
     ) -> Judging {
-        if let Some((status, reason)) = refused {
-            return self.refuse_without_key(0, Refusal::MissingKey { status, reason }, intent, decision);
+        if let Some(answer) = refused {
+            return self.refuse_without_key(0, answer, intent, decision);
         }
         self.missing_key(0, intent);
         decision.decided_at(self.core.clock.now());
@@ -192,9 +192,7 @@ impl<Req> Generation<Req> {
                     questions.push(Question { rule: at, direct, key, cost });
                 }
                 Ok(None) => self.missing_key(at, intent),
-                Err((status, reason)) => {
-                    return self.refuse_without_key(at, Refusal::MissingKey { status, reason }, intent, decision);
-                }
+                Err(answer) => return self.refuse_without_key(at, answer, intent, decision),
             }
         }
         // Read after the user's closures: one that takes a second must not look like a clock that was set back.
@@ -234,7 +232,7 @@ impl<Req> Generation<Req> {
                     all_usable &= usable;
                 }
                 Applies::Refused { status, reason } => {
-                    return self.refuse_without_key(at, Refusal::MissingKey { status, reason }, intent, decision);
+                    return self.refuse_without_key(at, (status, reason), intent, decision);
                 }
             }
         }
@@ -296,9 +294,15 @@ impl<Req> Generation<Req> {
 
     /// A rule whose key is not there says what the request is answered with.
     #[cold]
-    fn refuse_without_key(&self, rule: usize, refusal: Refusal, intent: Intent, decision: &mut Decision) -> Judging {
+    fn refuse_without_key(
+        &self,
+        rule: usize,
+        answer: (StatusCode, &'static str),
+        intent: Intent,
+        decision: &mut Decision,
+    ) -> Judging {
         self.missing_key(rule, intent);
-        *decision = Decision::refused(Arc::clone(&self.core.info), refusal, self.core.clock.now());
+        *decision = Decision::without_key(Arc::clone(&self.core.info), rule, answer, self.core.clock.now());
         Judging::Ready(Ok(None))
     }
 }

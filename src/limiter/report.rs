@@ -7,7 +7,7 @@ use super::{
     core::{Intent, Unanswered},
 };
 use crate::{
-    decision::{Decision, Refusal},
+    decision::Decision,
     observe::RuleOutcome,
     time::{BoxFuture, Nanos},
 };
@@ -29,11 +29,7 @@ impl<Req> Generation<Req> {
         let outcome = if unanswered.refuses { RuleOutcome::DegradedClosed } else { RuleOutcome::DegradedOpen };
         self.observed.decided(unanswered.rules.iter().map(|rule| (*rule, outcome)));
         let (info, now) = (Arc::clone(&core.info), core.clock.now());
-        if unanswered.refuses {
-            Decision::refused(info, Refusal::StoreFailed, now)
-        } else {
-            Decision::unguarded(info, now)
-        }
+        if unanswered.refuses { Decision::store_failed(info, now) } else { Decision::unguarded(info, now) }
     }
 
     /// As [`report`](Self::report), of a decision of which nobody else wants the rules' names but for `names_rules`.
@@ -56,7 +52,7 @@ impl<Req> Generation<Req> {
         self.count(decision);
         if !decision.is_allowed() {
             let (now, status) = (decision.at().get(), decision.status().as_u16());
-            self.observed.refused(now, status, decision.numbered_violated());
+            self.observed.refused(now, status, decision.numbered_refusing());
         }
         if self.rules.tries() {
             self.report_tried(decision);
@@ -70,10 +66,11 @@ impl<Req> Generation<Req> {
     pub(crate) fn turn(&self, decision: &Decision) -> BoxFuture<'static, ()> {
         let sleep = self.core.clock.sleep(decision.delay());
         match decision.held_by() {
-            Some(rule) => self.observed.waits(rule, sleep),
+            Some(rule) => self.observed.waits_until(sleep, rule),
             None => sleep,
         }
     }
+
     /// A request had no key for a rule.
     pub(super) fn missing_key(&self, rule: usize, intent: Intent) {
         if intent.counts() {

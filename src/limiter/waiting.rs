@@ -14,6 +14,7 @@ use crate::{
     decision::{Decision, Refusal, Ruling, Wait},
     error::Error,
     key::KeyId,
+    observe::{Observed, Waits},
     rule::Applies,
     store::{Queue, Receipt, Ticket},
     time::{BoxFuture, Clock},
@@ -30,6 +31,14 @@ struct Line {
     key: KeyId,
 }
 
+/// A place in the line of a rule.
+struct Standing {
+    rule: usize,
+    ticket: Ticket,
+    /// Counts it among those who wait.
+    _waits: Waits,
+}
+
 /// A request that waits for its turn.
 ///
 /// It stands in the line of the first rule that has no place for it; first there, and with a place of that rule within reach, also in
@@ -38,7 +47,7 @@ struct Line {
 /// other. First in all its lines a request is judged, as a whole, and again whenever it is called. Dropped, it has left every line,
 /// and the next are called.
 pub(crate) struct Waiting {
-    tickets: SmallVec<[(usize, Ticket); 1]>,
+    stands: SmallVec<[Standing; 1]>,
     /// Lines that it does not stand in yet, the next one last.
     ahead: SmallVec<[Line; 1]>,
     /// The last rule whose line it has to stand in.
@@ -78,7 +87,7 @@ impl Waiting {
                     asked
                 }
                 None => {
-                    let purpose = ready!(self.poll_turn(cx, &*rules.core.clock));
+                    let purpose = ready!(self.poll_turn(cx, &*rules.core.clock, &rules.observed));
                     let intent = match purpose {
                         Purpose::Enter => Intent::Enter,
                         Purpose::Start => Intent::Again,
@@ -106,7 +115,7 @@ impl Waiting {
                         (Purpose::Start, None) => return Poll::Ready(Ok(judgement)),
                         (_, None) if !judgement.decision.is_allowed() => return Poll::Ready(Ok(judgement)),
                         (Purpose::Enter, _) => {
-                            if let Some(Err(full)) = self.join() {
+                            if let Some(Err(full)) = self.join(&rules.observed) {
                                 judgement.decision.refuse_for_place(full, &rules.core.info);
                                 return Poll::Ready(Ok(judgement));
                             }
@@ -131,29 +140,31 @@ impl Waiting {
     }
 
     /// Joins the next line that it has to stand in, if there is one; an error is the rule whose line is full.
-    fn join(&mut self) -> Option<Result<(), usize>> {
+    fn join(&mut self, observed: &Observed) -> Option<Result<(), usize>> {
         if self.ahead.last()?.rule > self.up_to {
             return None;
         }
         let Line { rule, queue, key } = self.ahead.pop()?;
-        Some(queue.join(key).map(|ticket| self.tickets.push((rule, ticket))).ok_or(rule))
+        let Some(ticket) = queue.join(key) else { return Some(Err(rule)) };
+        self.stands.push(Standing { rule, ticket, _waits: observed.waits(rule) });
+        Some(Ok(()))
     }
 
     /// Ready when it is time to ask, and for what.
-    fn poll_turn(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> Poll<Purpose> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>, clock: &dyn Clock, observed: &Observed) -> Poll<Purpose> {
         if !std::mem::replace(&mut self.judged, true) {
             return Poll::Ready(Purpose::Enter);
         }
         loop {
             let mut first = true;
-            for (_, ticket) in &self.tickets {
-                match ticket.poll_first(cx) {
+            for standing in &self.stands {
+                match standing.ticket.poll_first(cx) {
                     Poll::Ready(called) => self.called |= called,
                     Poll::Pending => first = false,
                 }
             }
             if first {
-                match self.join() {
+                match self.join(observed) {
                     Some(Ok(())) => continue,
                     Some(Err(full)) => return Poll::Ready(Purpose::Tell(full)),
                     None => {}
@@ -168,7 +179,7 @@ impl Waiting {
                 }
             }
             ready!(self.longest.as_mut().poll(cx));
-            return Poll::Ready(Purpose::Tell(self.tickets.last().map_or(self.up_to, |(rule, _)| *rule)));
+            return Poll::Ready(Purpose::Tell(self.stands.last().map_or(self.up_to, |standing| standing.rule)));
         }
     }
 }
@@ -213,7 +224,7 @@ impl<Req> Generation<Req> {
     #[inline]
     pub(super) fn reserves(&self, request: &Req) -> (Intent, Option<usize>) {
         match self.behind_others(request) {
-            Some(waiting) => (Intent::Peek, Some(waiting.up_to)),
+            Some(waiting) => (Intent::Enter, Some(waiting.up_to)),
             None => (Intent::Reserve, None),
         }
     }
@@ -251,7 +262,7 @@ impl<Req> Generation<Req> {
         let longest = lines.iter().map(|line| line.queue.longest()).min().unwrap_or_default();
         lines.reverse();
         Box::new(Waiting {
-            tickets: SmallVec::new(),
+            stands: SmallVec::new(),
             ahead: lines,
             up_to,
             called: false,

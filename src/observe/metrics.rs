@@ -159,14 +159,24 @@ impl Metrics {
         }
     }
 
-    /// Counts one more request of `rule` that waits, until `turn` has come or is dropped.
-    pub(super) fn waits(&self, rule: usize, turn: Turn) -> Turn {
-        let Some(rule) = self.handles.get().and_then(|handles| handles.rules.get(rule)) else { return turn };
-        rule.waiting.increment(1.0);
-        let waiting = Waiting(rule.waiting.clone());
+    /// Counts one more request of `rule` that waits, until what is returned is dropped.
+    pub(super) fn waits(&self, rule: usize) -> Waits {
+        let rule = self.handles.get().and_then(|handles| handles.rules.get(rule));
+        if let Some(rule) = rule {
+            rule.waiting.increment(1.0);
+        }
+        Waits(rule.map(|rule| rule.waiting.clone()))
+    }
+
+    /// The same, until `turn` has come or is dropped.
+    pub(super) fn waits_until(&self, turn: Turn, rule: usize) -> Turn {
+        let waits = self.waits(rule);
+        if waits.0.is_none() {
+            return turn;
+        }
         Box::pin(async move {
             turn.await;
-            drop(waiting);
+            drop(waits);
         })
     }
 }
@@ -188,12 +198,14 @@ fn is_sample(at: u64) -> bool {
     at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58 == 0
 }
 
-/// A request that waits.
-struct Waiting(Gauge);
+/// A request that waits. Without a gauge it came before there was a recorder, and is not counted.
+pub(crate) struct Waits(Option<Gauge>);
 
-impl Drop for Waiting {
+impl Drop for Waits {
     fn drop(&mut self) {
-        self.0.decrement(1.0);
+        if let Some(gauge) = &self.0 {
+            gauge.decrement(1.0);
+        }
     }
 }
 
@@ -293,7 +305,7 @@ fn describe(recorder: &dyn Recorder) {
     }
     for (name, about) in [
         (names::TRACKED_KEYS, "Keys that have a bucket in memory, by rule."),
-        (names::WAITING, "Requests that are held until their turn, by rule."),
+        (names::WAITING, "Requests that wait for their turn or for a place, by rule."),
     ] {
         recorder.describe_gauge(name.into(), Some(Unit::Count), about.into());
     }

@@ -27,10 +27,16 @@ impl Metrics {
         false
     }
 
-    pub(super) fn waits(&self, _: usize, turn: Turn) -> Turn {
+    pub(super) fn waits(&self, _: usize) -> Waits {
+        Waits
+    }
+
+    pub(super) fn waits_until(&self, turn: Turn, _: usize) -> Turn {
         turn
     }
 }
+
+pub(crate) struct Waits;
 
 #[derive(Debug)]
 pub(crate) struct Held;

@@ -22,17 +22,36 @@ thread_local! {
 struct Last {
     rules: Arc<[RuleInfo]>,
     refusal: Option<Refusal>,
-    secs: Option<u64>,
+    wait: Option<Told>,
     violated: SmallVec<[usize; 3]>,
     as_text: bool,
     document: Bytes,
+}
+
+/// When a client is told to come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// After so many seconds.
+    After(u64),
+    /// Nobody knows when, whatever `Retry-After` says.
+    Unknown,
+}
+
+impl Told {
+    /// `None` where that is never, or where no rule refused by a count.
+    fn by(decision: &Decision) -> Option<Self> {
+        match decision.wait()? {
+            Wait::Unknown => Some(Self::Unknown),
+            wait => decision.secs_told(wait).map(Self::After),
+        }
+    }
 }
 
 impl Last {
     fn is_of(&self, decision: &Decision, as_text: bool) -> bool {
         self.as_text == as_text
             && self.refusal == decision.refusal()
-            && self.secs == decision.retry_after_secs()
+            && self.wait == Told::by(decision)
             && decision.names().is_some_and(|rules| Arc::ptr_eq(rules, &self.rules))
             && decision.violated_rules().eq(self.violated.iter().copied())
     }
@@ -41,7 +60,7 @@ impl Last {
         Some(Self {
             rules: Arc::clone(decision.names()?),
             refusal: decision.refusal(),
-            secs: decision.retry_after_secs(),
+            wait: Told::by(decision),
             violated: decision.violated_rules().collect(),
             as_text,
             document: document.clone(),
@@ -121,15 +140,30 @@ fn detail(text: &mut BytesMut, decision: &Decision, write_reason: fn(&mut BytesM
         (_, Some(Wait::Never)) => {
             text.put_slice(b"This request asks for more than its limit can ever hold; waiting does not help.");
         }
-        (refusal, _) => {
+        (refusal, Some(wait @ Wait::For(_))) => {
             text.put_slice(match refusal {
                 Some(Refusal::Overload) => b"The service is at its capacity; try again in ",
                 _ => b"The limit is used up; try again in ",
             });
-            put_number(text, decision.retry_after_secs().unwrap_or(1));
+            put_number(text, decision.secs_told(wait).unwrap_or(1));
             text.put_slice(b" s.");
         }
+        (refusal, _) => text.put_slice(match (refusal, lacks_place(decision)) {
+            (Some(Refusal::Overload), true) => {
+                b"The service is at its capacity: too many requests are running. Try again when some of them have ended."
+            }
+            (Some(Refusal::Overload), false) => {
+                b"The service is at its capacity, and it is not known until when; try again later."
+            }
+            (_, true) => b"Too many requests are running; try again when some of them have ended.",
+            (_, false) => b"The limit is used up, and it is not known until when; try again later.",
+        }),
     }
+}
+
+/// Whether a rule refused that bounds what runs at a time.
+fn lacks_place(decision: &Decision) -> bool {
+    decision.rules().any(|rule| !rule.verdict.outcome.passes() && rule.limit.is_in_flight())
 }
 
 /// Escapes a text for JSON (RFC 8259, section 7).

@@ -315,6 +315,97 @@ fn who_waits_is_counted_until_the_turn_comes_or_the_caller_gives_up() {
     });
 }
 
+/// Under each rule in whose line they stand, as [`Limiter::waiting`] counts them, whatever ends it.
+#[test]
+fn who_waits_for_a_place_is_counted_until_it_has_one_or_leaves() {
+    let scrape = Scrape::new();
+    scrape.during(|| {
+        let clock = ManualClock::new();
+        let queued = |rule: Rule<u64>, most| rule.queue(most, Duration::from_secs(5));
+        let places = Rule::new("places", Limit::in_flight(1), |id: &u64| Some(Key::from(*id)));
+        let rules = || [queued(places.clone(), 4), queued(Rule::global("all", Limit::in_flight(2)), 9)];
+        let limiter = Limiter::builder(rules()).clock(clock.clone()).build().unwrap();
+        let gauge = |rule| scrape.value("tollgate_waiting", &[("rule", rule)]).unwrap() as usize;
+        let waiting = || {
+            let told = ["places", "all"].map(gauge);
+            assert_eq!(["places", "all"].map(|rule| limiter.waiting(rule).unwrap()), told);
+            told
+        };
+        let wait = |id: &'static u64| {
+            let mut one = tokio_test::task::spawn(limiter.acquire_receipt(id));
+            let ready = one.poll();
+            (one, ready)
+        };
+        let (_, held) = limiter.reserve_now(&1).unwrap();
+        let mut waits: Vec<_> = (0..4).map(|_| wait(&1).0).collect();
+        assert_eq!(waiting(), [4, 0]);
+        assert!(wait(&1).1.is_ready(), "the line is full");
+        assert_eq!(waiting(), [4, 0]);
+
+        drop(waits.pop()); // cancelled
+        assert_eq!(waiting(), [3, 0]);
+
+        drop(held);
+        let Poll::Ready(Ok((_, held))) = waits[0].poll() else { panic!("it is its turn") };
+        assert_eq!(waiting(), [2, 0], "one has its place");
+
+        let (_, others) = limiter.reserve_now(&2).unwrap();
+        let mut late = wait(&3).0;
+        assert_eq!(waiting(), [3, 1], "one that stands in two lines");
+        drop(others);
+        assert!(late.poll().is_ready());
+        assert_eq!(waiting(), [2, 0]);
+
+        clock.advance(Duration::from_secs(5));
+        assert!(waits[1].poll().is_ready(), "it has waited too long");
+        assert_eq!(waiting(), [1, 0]);
+
+        // Other rules: who stands in line is counted by those that it came under, and goes on.
+        let _ = limiter.reload(rules()).unwrap();
+        let behind = wait(&1).0;
+        assert_eq!(waiting(), [2, 0]);
+        drop((behind, waits, held));
+        assert_eq!(waiting(), [0, 0]);
+    });
+}
+
+/// Before that a limiter has nobody to tell, and what leaves later leaves nothing below zero.
+#[test]
+fn who_waits_since_before_there_was_a_recorder_is_not_counted() {
+    let places = Rule::global("places", Limit::in_flight(1)).queue(9, Duration::from_secs(5));
+    let limiter = limiter([places]);
+    let (_, held) = limiter.reserve_now(&1).unwrap();
+    let mut early = tokio_test::task::spawn(limiter.acquire_receipt(&1));
+    assert!(early.poll().is_pending());
+    let scrape = Scrape::new();
+    scrape.during(|| {
+        let _ = limiter.reserve_now(&1).unwrap();
+        let mut late = tokio_test::task::spawn(limiter.acquire_receipt(&1));
+        assert!(late.poll().is_pending());
+        let waiting = || scrape.value("tollgate_waiting", &[("rule", "places")]);
+        assert_eq!((limiter.waiting("places"), waiting()), (Some(2), Some(1.0)));
+        drop(early);
+        assert_eq!(waiting(), Some(1.0));
+        drop((late, held));
+        assert_eq!(waiting(), Some(0.0));
+    });
+}
+
+/// Who does not wait, and comes while others do, is refused; a rule that has no key for it counts that all the same.
+#[test]
+fn a_request_without_a_key_counts_as_such_though_others_wait() {
+    let scrape = Scrape::new();
+    scrape.during(|| {
+        let places = Rule::global("places", Limit::in_flight(1)).queue(9, Duration::from_secs(5));
+        let limiter = limiter([per_minute("user", 9), places]);
+        let (_, _held) = limiter.reserve_now(&1).unwrap();
+        let mut waits = tokio_test::task::spawn(limiter.acquire_receipt(&1));
+        assert!(waits.poll().is_pending());
+        assert!(!limiter.reserve_now(&0).unwrap().0.is_allowed());
+        assert_eq!(scrape.counted("user"), [("allowed", 1), ("missing_key", 1)]);
+    });
+}
+
 #[test]
 fn a_memory_store_says_what_it_holds_when_it_is_asked() {
     let scrape = Scrape::new();

@@ -7,7 +7,14 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tollgate::{MissingKey, charge::FailurePolicy, decision::Wait, key, response::Headers};
+use tollgate::{
+    MissingKey,
+    charge::FailurePolicy,
+    decision::Wait,
+    key,
+    response::Headers,
+    store::{MemoryStore, Overflow},
+};
 
 use super::*;
 use crate::support::Down;
@@ -135,6 +142,83 @@ fn a_problem_document_names_what_was_violated() {
         assert_eq!(problem["violated-policies"], violated, "{problem}");
         assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
         assert_eq!(answer.number("retry-after"), retry_after, "{problem}");
+    }
+}
+
+/// Seconds only where they are known. `Retry-After` is a guess elsewhere, and the text says no more than what is known.
+#[test]
+fn the_detail_says_when_to_come_back_only_where_that_is_known() {
+    let running = || Rule::global("running", Limit::in_flight(1)).retry_after(secs(7));
+    let held = |rules: Vec<Rule<Request>>| {
+        let layer = layer(rules, &ManualClock::new());
+        let (_, receipt) = layer.limiter().reserve_now(&request(Method::GET, &[])).unwrap();
+        std::mem::forget(receipt); // whoever has this place keeps it
+        over(layer, hello())
+    };
+    const UNKNOWN: Wait = Wait::Unknown;
+    const ROWS: usize = 8;
+    let rows: [(Server, Option<u64>, &str); ROWS] = [
+        (limited([refusing("p", THREE_SECONDS)]), Some(3), "The limit is used up; try again in 3 s."),
+        (
+            limited([refusing("p", THREE_SECONDS).overload()]),
+            Some(3),
+            "The service is at its capacity; try again in 3 s.",
+        ),
+        (held(vec![running()]), Some(7), "Too many requests are running; try again when some of them have ended."),
+        (
+            held(vec![running().overload()]),
+            Some(7),
+            "The service is at its capacity: too many requests are running. Try again when some of them have ended.",
+        ),
+        // A bucket of one's own need not say why.
+        (
+            limited([refusing("p", UNKNOWN)]),
+            Some(1),
+            "The limit is used up, and it is not known until when; try again later.",
+        ),
+        (
+            limited([refusing("p", UNKNOWN).overload()]),
+            Some(1),
+            "The service is at its capacity, and it is not known until when; try again later.",
+        ),
+        // What is known to be too early is told.
+        (
+            limited([refusing("p", UNKNOWN), refusing("q", THREE_SECONDS)]),
+            Some(3),
+            "The limit is used up; try again in 3 s.",
+        ),
+        (
+            limited([refusing("p", Wait::Never)]),
+            None,
+            "This request asks for more than its limit can ever hold; waiting does not help.",
+        ),
+    ];
+    assert_eq!(rows.len(), ROWS);
+    for (server, retry_after, detail) in rows {
+        let answer = get(&server);
+        assert_eq!((answer.number("retry-after"), &answer.problem()["detail"]), (retry_after, &json!(detail)));
+        let as_text = send(&server, request(Method::GET, &[("accept", b"text/plain")]));
+        assert_eq!((as_text.number("retry-after"), as_text.body), (retry_after, format!("{detail}\n")));
+    }
+}
+
+/// Two refusals by the same rule, for the same cause and with the same `Retry-After`: one knows its wait, the other does not.
+#[test]
+fn a_refusal_that_knows_its_wait_is_not_answered_as_one_that_does_not() {
+    let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Refuse).build();
+    let rule = Rule::new("k", Limit::per_second(1), key::header("x-key")).overload();
+    let limiter = Limiter::builder([rule]).clock(ManualClock::new()).store(store).build().unwrap();
+    let server = over(limiter.into(), hello());
+    let ask = |key: &'static [u8]| send(&server, request(Method::GET, &[("x-key", key), ("accept", b"text/plain")]));
+    assert_eq!(ask(b"tracked").status, 200);
+    for _ in 0..2 {
+        for (key, text) in [
+            (&b"tracked"[..], "The service is at its capacity; try again in 1 s.\n"),
+            (b"other", "The service is at its capacity, and it is not known until when; try again later.\n"),
+        ] {
+            let answer = ask(key);
+            assert_eq!((answer.status, answer.number("retry-after"), &*answer.body), (503, Some(1), text));
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is written to the log: mistakes in the wiring once, with the way out, and never whom a count belongs to.
 
 use tollgate::{
-    Key,
+    Key, MissingKey,
     key::{self, TrustedProxies},
     store::MemoryStore,
 };
@@ -239,4 +239,49 @@ fn a_client_that_keeps_on_is_a_line_a_second_for_each_rule() {
     assert_eq!(told("INFO", &ask(10)), [""; 0]);
     clock.advance(std::time::Duration::from_millis(1));
     assert_eq!(told("INFO", &ask(10)), [line("one", 14), line("two", 14)]);
+}
+
+/// Though it is no count that refuses: clients are told as much as before, and whoever reads the log which rule it was.
+#[test]
+fn a_refusal_for_a_missing_key_names_the_rule_that_wants_it() {
+    let keyed = |name: &'static str, status: u16| {
+        Rule::new(name, Limit::per_day(9), move |id: &u64| (*id != u64::from(status)).then(|| Key::from(*id)))
+            .on_missing_key(MissingKey::Refuse(status.try_into().unwrap()))
+    };
+    // One rule, several plain ones, and one of which more than its bucket is asked.
+    let dear = keyed("dear", 402).limit_for(|_| Limit::per_day(3));
+    let queued = Rule::new("queued", Limit::in_flight(1), |_: &u64| None)
+        .on_missing_key(MissingKey::Refuse(403_u16.try_into().unwrap()))
+        .queue(2, std::time::Duration::from_secs(1));
+    for (rules, name, status) in [
+        (vec![keyed("only", 401)], "only", 401),
+        (vec![keyed("first", 400), keyed("second", 401)], "second", 401),
+        (vec![keyed("first", 400), dear], "dear", 402),
+        (vec![keyed("first", 400), queued], "queued", 403),
+    ] {
+        let clock = ManualClock::new();
+        let limiter = Limiter::builder(rules).clock(clock.clone()).build().unwrap();
+        let refused = |times: usize| {
+            let lines = logged(|| {
+                for _ in 0..times {
+                    let id = u64::from(status);
+                    let decision = limiter.check_now(&id).or_else(|_| Ok(limiter.reserve_now(&id)?.0));
+                    let decision = decision.unwrap_or_else(|why: tollgate::Error| panic!("{why}"));
+                    assert_eq!((decision.violated().count(), decision.rules().count()), (0, 0));
+                    assert_eq!((decision.status().as_u16(), decision.wait()), (status, None));
+                    assert!(!decision.is_degraded());
+                }
+            });
+            lines.into_iter().filter(|line| line.contains("request refused")).collect::<Vec<_>>()
+        };
+        let line = |untold: u32| format!("request refused rule=\"{name}\" status={status} untold={untold}");
+        let first = refused(3);
+        assert!(first[0].starts_with("INFO") && first[0].ends_with(&line(0)), "{first:?}");
+        for later in &first[1..] {
+            assert!(later.starts_with("DEBUG") && later.contains(&format!("rule=\"{name}\"")), "{first:?}");
+        }
+        clock.advance(std::time::Duration::from_secs(1));
+        let then = refused(1);
+        assert!(then[0].starts_with("INFO") && then[0].ends_with(&line(2)), "{then:?}");
+    }
 }
