@@ -185,11 +185,14 @@ impl Observed {
     /// A request was refused at `now` (nanoseconds since the Unix epoch), by these rules: at debug level, but for the first of
     /// each rule and then one a second.
     #[inline]
-    pub(crate) fn refused<'a>(&self, now: u64, status: u16, rules: impl Iterator<Item = (usize, &'a str)>) {
+    pub(crate) fn refused<'a, Rules>(&self, now: u64, status: u16, rules: impl FnOnce() -> Rules)
+    where
+        Rules: Iterator<Item = (usize, &'a str)>,
+    {
         #[cfg(feature = "tracing")]
         if tracing::enabled!(target: "tollgate", tracing::Level::INFO) {
             let mut any = false;
-            for (number, rule) in rules {
+            for (number, rule) in rules() {
                 any = true;
                 match self.refusals.get(number).and_then(|refusals| refusals.tells(now)) {
                     Some(untold) => tracing::info!(target: "tollgate", rule, status, untold, "request refused"),

@@ -52,7 +52,7 @@ impl<Req> Generation<Req> {
         self.count(decision);
         if !decision.is_allowed() {
             let (now, status) = (decision.at().get(), decision.status().as_u16());
-            self.observed.refused(now, status, decision.numbered_refusing());
+            self.observed.refused(now, status, || decision.numbered_refusing());
         }
         if self.rules.tries() {
             self.report_tried(decision);
