@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::{Ready, ready},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -222,8 +222,18 @@ impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
     }
 }
 
+/// Subscribers that hear nothing and are never gone. While there is one alone, who is the first to log a line asks the subscriber of
+/// its own thread whether anybody wants it, and where that is none the line is off for all.
+static OTHERS: LazyLock<[tracing::Dispatch; 2]> = LazyLock::new(|| {
+    [(); 2].map(|()| {
+        let hears = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(std::io::sink);
+        tracing::Dispatch::new(hears.finish())
+    })
+});
+
 /// The lines that this crate logs while `work` runs on this thread.
 pub(crate) fn logged(level: tracing::Level, work: impl FnOnce()) -> Vec<String> {
+    LazyLock::force(&OTHERS);
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
