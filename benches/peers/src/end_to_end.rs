@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    harness::{Report, Scale, median},
+    harness::{Report, Scale, median, turns},
     stacks,
 };
 
@@ -42,17 +42,14 @@ pub fn run(scale: Scale, report: &mut Report) {
     let mut rates = vec![Vec::new(); servers.len()];
     let mut costs = vec![Vec::new(); servers.len()];
     let mut busiest: f64 = 0.0;
-    for round in 0..rounds {
-        for step in 0..servers.len() {
-            let at = (step + round) % servers.len();
-            match servers[at].load(time) {
-                Ok(load) => {
-                    rates[at].push(load.rate);
-                    costs[at].push(load.server_nanos);
-                    busiest = busiest.max(load.spared);
-                }
-                Err(why) => return report.failure(format!("end to end, {}: {why}", SERVED[at])),
+    for at in turns(servers.len(), rounds) {
+        match servers[at].load(time) {
+            Ok(load) => {
+                rates[at].push(load.rate);
+                costs[at].push(load.server_nanos);
+                busiest = busiest.max(load.spared);
             }
+            Err(why) => return report.failure(format!("end to end, {}: {why}", SERVED[at])),
         }
     }
     let rates: Vec<_> = rates.into_iter().map(median).collect();

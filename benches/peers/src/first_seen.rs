@@ -5,19 +5,15 @@ use std::process::Command;
 
 use crate::{
     decision,
-    harness::{Scale, median},
+    harness::{Scale, median, turns},
 };
 
 /// Every contestant's nanoseconds for one key, medians over rounds.
 pub fn measure(kind: &str, contestants: usize, scale: Scale) -> Result<Vec<f64>, String> {
     let keys = scale.pick(100_000, 1_000_000);
     let mut times = vec![Vec::new(); contestants];
-    for round in 0..scale.pick(3, 9) {
-        for step in 0..contestants {
-            // Another one begins each time.
-            let at = (step + round) % contestants;
-            times[at].push(alone(kind, at, keys)? / f64::from(keys));
-        }
+    for at in turns(contestants, scale.pick(3, 9)) {
+        times[at].push(alone(kind, at, keys)? / f64::from(keys));
     }
     Ok(times.into_iter().map(median).collect())
 }

@@ -42,19 +42,20 @@ impl<'a> Contestant<'a> {
     }
 }
 
+/// Whose turn it is, round after round, by their numbers: another one begins each round.
+pub fn turns(contestants: usize, rounds: usize) -> impl Iterator<Item = usize> {
+    (0..rounds).flat_map(move |round| (0..contestants).map(move |step| (step + round) % contestants))
+}
+
 /// Runs all contestants in turn, round after round, and returns each one's median time for one piece of work, in
 /// nanoseconds. `count` is how many pieces a turn has; a tenth of that is done before, untimed, so that nobody pays for what
 /// the one before left in the caches.
 pub fn interleave(contestants: &mut [Contestant<'_>], rounds: usize, count: usize) -> Vec<f64> {
     let mut times = vec![Vec::new(); contestants.len()];
-    for round in 0..rounds {
-        for step in 0..contestants.len() {
-            // Another one begins each time.
-            let at = (step + round) % contestants.len();
-            (contestants[at].run)(count / 10);
-            let time = (contestants[at].run)(count);
-            times[at].push(time.as_nanos() as f64 / count as f64);
-        }
+    for at in turns(contestants.len(), rounds) {
+        (contestants[at].run)(count / 10);
+        let time = (contestants[at].run)(count);
+        times[at].push(time.as_nanos() as f64 / count as f64);
     }
     times.into_iter().map(median).collect()
 }
