@@ -5,7 +5,7 @@ use std::time::Instant;
 use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 use tollgate::{Key, Limit, Limiter, Rule, bucket::FixedWindow};
 
-use super::{Duration, RedisStore, late::Lateness, proxy::Proxy, secret, server::Server};
+use super::{Duration, RedisStore, late::Lateness, proxy::Proxy, secret, server::Server, until};
 
 const DEADLINE: Duration = Duration::from_millis(25);
 const PERMITS: u64 = 1_000_000;
@@ -368,12 +368,7 @@ async fn a_connection_that_the_server_closes_is_replaced_before_anybody_asks() {
     let limiter = limiter(&store);
     assert!(limiter.check(&7).await.unwrap().is_allowed());
     assert_eq!(server.run::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]), 1);
-    for _ in 0..4_000 {
-        if proxy.connects() > 1 {
-            break;
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
+    until("it connects anew", async || proxy.connects() > 1).await;
     store.connected().await;
     assert!(limiter.check(&7).await.unwrap().is_allowed());
     assert_eq!(proxy.connects(), 2);

@@ -11,7 +11,7 @@ use tollgate::{
     store::{Guarded, Receipt, Store},
 };
 
-use super::{Duration, RedisStore, RedisStoreBuilder, proxy::Proxy, secret, server::Server};
+use super::{Duration, RedisStore, RedisStoreBuilder, proxy::Proxy, secret, server::Server, until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Long enough for a busy machine to notice that a connection is dead, to make another one and to renew in time.
@@ -38,16 +38,6 @@ async fn enter(limiter: &Limiter<u64>, client: u64) -> Option<Receipt> {
 
 async fn is_free(limiter: &Limiter<u64>, client: u64) -> bool {
     limiter.peek(&client).await.unwrap().is_allowed()
-}
-
-async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    for _ in 0..4_000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("in vain: {what}");
 }
 
 /// Looks again and again whether anybody else would get the place of client 1, for twice as long as it would last by itself.

@@ -19,7 +19,7 @@ use tollgate::{
     time::Nanos,
 };
 
-use super::{Duration, LONGER, RedisStore, RedisStoreBuilder, by_the_clock, lua, secret, server::Server};
+use super::{Duration, LONGER, RedisStore, RedisStoreBuilder, by_the_clock, comes_to, lua, secret, server::Server};
 use crate::random::Random;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -197,15 +197,7 @@ impl Drop for Process {
 
 /// Waits until so many of a client's places are free.
 async fn soon_left(limiter: &Limiter<Call>, client: u64, free: u64) {
-    let mut found = None;
-    for _ in 0..4_000 {
-        found = Some(left(limiter, client).await);
-        if found == Some(free) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{found:?} are free, not {free}");
+    comes_to("free places", free, || left(limiter, client)).await;
 }
 
 /// B46: a process that dies gives nothing back.
