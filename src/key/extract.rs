@@ -1,4 +1,4 @@
-use http::Request;
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use smallvec::SmallVec;
 
 use super::{Key, Part, Repr};
@@ -28,7 +28,19 @@ use super::{Key, Part, Repr};
 #[track_caller]
 pub fn header<B>(name: &str) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Clone + Send + Sync + 'static {
     let name = super::header_name(name);
-    move |request| Some(Key::from(request.headers().get(&name)?.as_bytes()))
+    move |request| Some(Key::from(first_value(request.headers(), &name)?.as_bytes()))
+}
+
+/// Up to how many fields are looked through: to compare so many names costs less than to hash one.
+const FEW_FIELDS: usize = 8;
+
+/// Returns the first value of `name`, as [`HeaderMap::get`] does.
+#[inline]
+fn first_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    if headers.len() > FEW_FIELDS {
+        return headers.get(name);
+    }
+    headers.iter().find_map(|(other, value)| (other == name).then_some(value))
 }
 
 /// Returns an extractor of a key from a value in the request's extensions, such as the user that authentication left

@@ -306,10 +306,9 @@ impl sealed::Sealed for Http {
 
 /// Turns a response that passed into one that tells.
 #[inline]
-fn pass<B, R>(response: Response<B>, told: &mut Told) -> Response<ResponseBody<B, R>> {
-    let mut response = response.map(ResponseBody::new);
+fn pass<B, R>(mut response: Response<B>, told: &mut Told) -> Response<ResponseBody<B, R>> {
     told.write(&mut response);
-    response
+    response.map(ResponseBody::new)
 }
 
 impl<B> Answer<Response<B>> for Http {
