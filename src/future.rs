@@ -25,18 +25,20 @@ pub(crate) struct Gate<Req, R> {
 }
 
 impl<Req, R> Gate<Req, R> {
-    /// What is told of a request that one rule lets pass, where no more than its numbers is needed for that. It is counted then.
+    /// Whether one rule lets a request pass and no more than its numbers is needed for what is `told` of that, which is written
+    /// then. It is counted then, too.
     #[inline]
-    pub(crate) fn told_of_pass<Res>(&self, rules: &Generation<Req>, answered: &Answered) -> Option<R::Told>
+    pub(crate) fn tells_of_pass<Res>(&self, rules: &Generation<Req>, answered: &Answered, told: &mut R::Told) -> bool
     where
         R: Refuse<Req, Res>,
     {
         if !answered.passes() || !rules.is_unwatched() {
-            return None;
+            return false;
         }
-        let told = self.responder.tells(|| rules.told(answered))?;
+        let Some(tells) = self.responder.tells(|| rules.told(answered)) else { return false };
+        *told = tells;
         rules.count_pass(answered.at());
-        Some(told)
+        true
     }
 
     /// Reports the judgement to act on: the store's, or what the rules say of a store that failed.
@@ -78,6 +80,9 @@ pin_project! {
     {
         #[pin]
         state: State<S, S::Future, Req, R, R::Told, R::Response>,
+        // Of a request that the inner service is at and that holds nothing. Not in the state: what is put together of one part
+        // is not copied once more.
+        told: R::Told,
     }
 }
 
@@ -85,7 +90,7 @@ pin_project! {
     #[project = StateProject]
     enum State<S, F, Req, R, Told, Res> {
         /// The request passed and the inner service is at it.
-        Calling { #[pin] future: F, told: Told },
+        Calling { #[pin] future: F },
         /// The same, of a request that holds something until its end. Boxed, since few do.
         Ongoing { call: Pin<Box<Call<F, Req, R, Told>>> },
         /// It did not. Boxed, so that the future of a passing request stays small.
@@ -145,19 +150,19 @@ where
 {
     #[inline]
     pub(crate) fn calling(future: S::Future, told: R::Told) -> Self {
-        Self { state: State::Calling { future, told } }
+        Self { state: State::Calling { future }, told }
     }
 
     pub(crate) fn ongoing(call: Call<S::Future, Req, R, R::Told>) -> Self {
-        Self { state: State::Ongoing { call: Box::pin(call) } }
+        Self { state: State::Ongoing { call: Box::pin(call) }, told: R::Told::default() }
     }
 
     pub(crate) fn refused(response: Box<R::Response>) -> Self {
-        Self { state: State::Refused { response: Some(response) } }
+        Self { state: State::Refused { response: Some(response) }, told: R::Told::default() }
     }
 
     pub(crate) fn held(held: Held<S, Req, R>) -> Self {
-        Self { state: State::Held { held: Box::new(held) } }
+        Self { state: State::Held { held: Box::new(held) }, told: R::Told::default() }
     }
 }
 
@@ -310,9 +315,9 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProject::Calling { future, told } => {
+                StateProject::Calling { future } => {
                     let response = ready!(future.poll(cx))?;
-                    return Poll::Ready(Ok(R::pass(response, told)));
+                    return Poll::Ready(Ok(R::pass(response, this.told)));
                 }
                 StateProject::Ongoing { call } => {
                     return call.as_mut().poll_answer(cx);
@@ -328,9 +333,9 @@ where
                         this.state.set(State::Ongoing { call: Box::pin(call) });
                     }
                     Some(Next::Call(mut request, decision, None)) => {
-                        let told = held.gate.responder.prepare(&mut request, &decision);
+                        *this.told = held.gate.responder.prepare(&mut request, &decision);
                         let future = held.service.call(request);
-                        this.state.set(State::Calling { future, told });
+                        this.state.set(State::Calling { future });
                     }
                     Some(Next::Refuse(request, decision)) => {
                         return Poll::Ready(Ok(held.gate.responder.refuse(&request, &decision)));

@@ -68,16 +68,15 @@ where
         if let Some(waiting) = rules.behind_others(&request) {
             return self.wait(request, Some(Guard::into_inner(rules)), Step::Waiting(waiting));
         }
-        let told = match rules.at_once(&request) {
-            Ok(answered) => match gate.told_of_pass(&rules, &answered) {
-                Some(told) => told,
-                None => match self.settle(&rules, &mut request, &answered) {
-                    Ok(told) => told,
-                    Err(response) => return ResponseFuture::refused(response),
-                },
+        let mut told = R::Told::default();
+        match rules.at_once(&request) {
+            Ok(answered) if gate.tells_of_pass(&rules, &answered, &mut told) => {}
+            Ok(answered) => match self.settle(&rules, &mut request, &answered) {
+                Ok(all) => told = all,
+                Err(response) => return ResponseFuture::refused(response),
             },
             Err(why) => return self.call_otherwise(rules, request, why),
-        };
+        }
         drop(rules);
         ResponseFuture::calling(self.inner.call(request), told)
     }

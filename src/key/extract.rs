@@ -34,8 +34,8 @@ pub fn header<B>(name: &str) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a
 /// Up to how many fields are looked through: to compare so many names costs less than to hash one.
 const FEW_FIELDS: usize = 8;
 
-/// Returns the first value of `name`, as [`HeaderMap::get`] does.
-#[inline]
+/// Returns the first value of `name`, as [`HeaderMap::get`] does. A call of its own, so that what is made of the value is not.
+#[inline(never)]
 fn first_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     if headers.len() > FEW_FIELDS {
         return headers.get(name);
@@ -238,3 +238,35 @@ macro_rules! extractors {
 extractors!(A 0, B 1);
 extractors!(A 0, B 1, C 2);
 extractors!(A 0, B 1, C 2, D 3);
+
+#[cfg(test)]
+mod tests {
+    use http::header;
+
+    use super::*;
+
+    #[test]
+    fn the_first_value_is_found_among_few_fields_and_among_many() {
+        let names = [header::HOST, HeaderName::from_static("x-api-key"), HeaderName::from_static("x-api-kez")];
+        for others in 0..2 * FEW_FIELDS {
+            let mut headers = HeaderMap::new();
+            for (number, name) in names.iter().enumerate() {
+                headers.append(name, HeaderValue::from(number));
+                headers.append(name, HeaderValue::from_static("another"));
+            }
+            for number in 0..others {
+                headers.insert(HeaderName::try_from(format!("x-other-{number}")).unwrap(), HeaderValue::from(number));
+            }
+            for name in &names {
+                assert_eq!(first_value(&headers, name), headers.get(name), "{name} and {others} others");
+            }
+            assert_eq!(first_value(&headers, &header::ACCEPT), None);
+            assert_eq!(first_value(&headers, &HeaderName::from_static("x-api-ke")), None);
+            // Removed from the middle, the last field takes its place.
+            headers.remove(&names[0]);
+            headers.remove(&names[1]);
+            assert_eq!(first_value(&headers, &names[1]), None);
+            assert_eq!(first_value(&headers, &names[2]), Some(&HeaderValue::from_static("2")));
+        }
+    }
+}

@@ -116,39 +116,24 @@ impl Headers {
 
     /// What the fields will be; none where no rule applied.
     #[inline]
-    pub(super) fn told(&self, decision: &Decision, policies: &Policies) -> Fields {
+    pub(super) fn told(&self, decision: &Decision, policies: &Policies) -> Option<Fields> {
         match self {
-            Self::None => Fields::None,
-            Self::Custom(writer) => Fields::Custom(Box::new((writer.clone(), decision.clone()))),
+            Self::None => None,
+            Self::Custom(writer) => Some(Fields::Custom(Box::new((writer.clone(), decision.clone())))),
             _ => self.told_of_tightest(decision, policies),
         }
     }
 
-    fn told_of_tightest(&self, decision: &Decision, policies: &Policies) -> Fields {
-        let Some(tightest) = decision.tightest_ruling() else { return Fields::None };
+    fn told_of_tightest(&self, decision: &Decision, policies: &Policies) -> Option<Fields> {
+        let tightest = decision.tightest_ruling()?;
         let lists = || Lists { policies: policies.of(decision), limits: limits(decision) };
-        match self {
+        Some(match self {
             Self::XRateLimit => Fields::X(Numbers::of(&tightest.verdict(), Nanos::ZERO)),
             Self::XRateLimitEpoch => Fields::X(Numbers::of(&tightest.verdict(), decision.at())),
             Self::Ietf => Fields::Ietf(lists()),
             Self::Both => Fields::Both(Box::new((Numbers::of(&tightest.verdict(), Nanos::ZERO), lists()))),
-            Self::None | Self::Custom(_) => Fields::None,
-        }
-    }
-
-    /// The same of one rule that lets a request pass, where that is all that it takes.
-    #[inline]
-    pub(super) fn told_of_pass<'a>(
-        &self,
-        policies: &Policies,
-        rule: impl FnOnce() -> RuleVerdict<'a>,
-    ) -> Option<Fields> {
-        match self {
-            Self::None => Some(Fields::None),
-            Self::XRateLimit => Some(Fields::X(Numbers::of(&rule().verdict, Nanos::ZERO))),
-            Self::Ietf => policies.told_of_pass(&rule()).map(Fields::Ietf),
-            Self::XRateLimitEpoch | Self::Both | Self::Custom(_) => None,
-        }
+            Self::None | Self::Custom(_) => return None,
+        })
     }
 
     /// Writes the fields of a refusal; none where no rule applied.
@@ -157,14 +142,14 @@ impl Headers {
             return writer.write(decision, headers);
         }
         match self.told(decision, policies) {
-            Fields::X(numbers) => write_x(headers, numbers, false),
-            Fields::Ietf(mut lists) => append_lists(headers, &mut lists),
-            Fields::Both(both) => {
+            Some(Fields::X(numbers)) => write_x(headers, numbers, false),
+            Some(Fields::Ietf(mut lists)) => append_lists(headers, &mut lists),
+            Some(Fields::Both(both)) => {
                 let (numbers, mut lists) = *both;
                 write_x(headers, numbers, false);
                 append_lists(headers, &mut lists);
             }
-            Fields::None | Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_) => {}
+            None | Some(Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_)) => {}
         }
     }
 }

@@ -48,8 +48,8 @@ pub trait Answer<Res> {
     /// The response of the limited service.
     type Response;
 
-    /// What the response will tell of the decision.
-    type Told;
+    /// What the response will tell of the decision; by default, nothing.
+    type Told: Default;
 
     /// Returns the response to a request that passed.
     fn pass(response: Res, told: &mut Self::Told) -> Self::Response;
@@ -116,38 +116,41 @@ impl Http {
     /// What the response to a request that passes will tell.
     #[inline]
     fn told(&self, extensions: &mut http::Extensions, decision: &Decision) -> Told {
-        let fields = match self.on_refusals_only {
-            true => Fields::None,
+        let told = Told(match self.on_refusals_only {
+            true => None,
             false => self.headers.told(decision, &self.policies),
-        };
+        });
         match self.exposes_decision || decision.has_shadows() {
-            true => self.told_besides(fields, extensions, decision),
-            false => Told(fields),
+            true => self.told_besides(told, extensions, decision),
+            false => told,
         }
     }
 
     /// The same of one rule's verdict, where that is all that it takes.
     #[inline]
     fn tells<'a>(&self, rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<Told> {
-        match self.on_refusals_only {
+        let tells_nothing = self.on_refusals_only || matches!(self.headers, Headers::None);
+        match &self.headers {
             _ if self.exposes_decision => None,
-            true => Some(Told(Fields::None)),
-            false => self.headers.told_of_pass(&self.policies, rule).map(Told),
+            _ if tells_nothing => Some(Told(None)),
+            Headers::XRateLimit => Some(Told(Some(Fields::X(Numbers::of(&rule().verdict, Nanos::ZERO))))),
+            Headers::Ietf => self.policies.told_of_pass(&rule()).map(|lists| Told(Some(Fields::Ietf(lists)))),
+            _ => None,
         }
     }
 
     /// What is told besides the usual fields.
     #[cold]
-    fn told_besides(&self, fields: Fields, extensions: &mut http::Extensions, decision: &Decision) -> Told {
+    fn told_besides(&self, told: Told, extensions: &mut http::Extensions, decision: &Decision) -> Told {
         self.expose(extensions, decision);
-        let fields = match warning::of(decision) {
-            Some(warning) => Fields::Warned(Box::new((fields, warning))),
-            None => fields,
+        let told = match warning::of(decision) {
+            Some(warning) => Told(Some(Fields::Warned(Box::new((told, warning))))),
+            None => told,
         };
-        Told(match self.exposes_decision {
-            true => Fields::Exposed(Box::new((fields, decision.clone()))),
-            false => fields,
-        })
+        match self.exposes_decision {
+            true => Told(Some(Fields::Exposed(Box::new((told, decision.clone()))))),
+            false => told,
+        }
     }
 
     /// Whether what is told of a request that passes needs the rules' names.
@@ -155,6 +158,7 @@ impl Http {
         self.exposes_decision || !self.on_refusals_only && self.headers.name_rules()
     }
 
+    #[inline]
     fn expose(&self, extensions: &mut http::Extensions, decision: &Decision) {
         if self.exposes_decision {
             extensions.insert(decision.clone());
@@ -163,7 +167,11 @@ impl Http {
 
     /// What every refusal has, unless it was said otherwise.
     fn finish<B>(&self, response: &mut Response<B>, decision: &Decision) {
-        let headers = response.headers_mut();
+        self.finish_fields(response.headers_mut(), decision);
+        self.expose(response.extensions_mut(), decision);
+    }
+
+    fn finish_fields(&self, headers: &mut HeaderMap, decision: &Decision) {
         if !headers.contains_key(header::RETRY_AFTER)
             && let Some(secs) = self.retry_after_secs(decision)
         {
@@ -173,7 +181,6 @@ impl Http {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
         self.headers.write(headers, decision, &self.policies);
-        self.expose(response.extensions_mut(), decision);
     }
 
     /// The wait in seconds, rounded up, with jitter: never less than the truth.
@@ -199,42 +206,33 @@ impl Http {
             self.finish(&mut response, decision);
             return response;
         }
-        let as_text = accept::wants_text(request.headers());
-        let (text, fields) = self.document_and_fields(decision, as_text);
-        let length = text.len();
-        // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD.
-        let is_head = request.method() == Method::HEAD;
-        let text = if is_head { Bytes::new() } else { text };
-        let mut response = Response::new(ResponseBody::refusal(RefusalBody::from(text)));
-        *response.status_mut() = decision.status();
-        match fields {
-            Some(fields) => {
-                *response.headers_mut() = fields;
-                self.expose(response.extensions_mut(), decision);
-            }
-            None => {
-                response.headers_mut().insert(header::CONTENT_TYPE, problem::content_type(as_text));
-                self.finish(&mut response, decision);
-            }
+        let mut response = self.refusal_of_document(decision, accept::wants_text(request.headers()));
+        if request.method() == Method::HEAD {
+            leave_out_content(&mut response);
         }
-        if is_head {
-            // RFC 9110, 8.6: a length, where there is one, is that of the answer to GET. Servers would add that of the
-            // empty body.
-            response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-        }
-        response
+        self.expose(response.extensions_mut(), decision);
+        response.map(ResponseBody::refusal)
     }
 
-    /// The body of the default refusal, and its fields where it is one of the usual ones.
-    fn document_and_fields(&self, decision: &Decision, as_text: bool) -> (Bytes, Option<HeaderMap>) {
-        let make = || (problem::document(decision, as_text), self.prepared(decision, as_text));
+    /// The default refusal of a request with GET, which is a copy of an earlier one where one was alike.
+    fn refusal_of_document(&self, decision: &Decision, as_text: bool) -> Response<RefusalBody> {
+        let make = || {
+            let mut response = Response::new(RefusalBody::from(problem::document(decision, as_text)));
+            *response.status_mut() = decision.status();
+            match self.prepared(decision, as_text) {
+                Some(fields) => *response.headers_mut() = fields,
+                None => {
+                    response.headers_mut().insert(header::CONTENT_TYPE, problem::content_type(as_text));
+                    self.finish_fields(response.headers_mut(), decision);
+                }
+            }
+            response
+        };
         let likeness = self.likeness(decision).filter(|_| !as_text);
-        let (Some(likeness), Some(rules)) = (likeness, decision.names()) else { return make() };
-        let made = remembered::or_make(&self.prepared, rules, likeness, || {
-            let (document, fields) = make();
-            (document, fields.unwrap_or_default())
-        });
-        (made.0, Some(made.1))
+        match (likeness, decision.names()) {
+            (Some(likeness), Some(rules)) => remembered::or_make(&self.prepared, rules, likeness, make),
+            _ => make(),
+        }
     }
 
     /// What a refusal by one rule, in the usual way, depends on.
@@ -268,13 +266,13 @@ impl Http {
         }
         let secs = self.retry_after_secs(decision)?;
         let (numbers, lists) = match self.headers.told(decision, &self.policies) {
-            Fields::X(numbers) => (Some((numbers, numbers.reset?)), None),
-            Fields::Ietf(lists) => (None, Some(lists)),
-            Fields::Both(both) => {
+            Some(Fields::X(numbers)) => (Some((numbers, numbers.reset?)), None),
+            Some(Fields::Ietf(lists)) => (None, Some(lists)),
+            Some(Fields::Both(both)) => {
                 let (numbers, lists) = *both;
                 (Some((numbers, numbers.reset?)), Some(lists))
             }
-            Fields::None | Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_) => (None, None),
+            None | Some(Fields::Custom(_) | Fields::Warned(_) | Fields::Exposed(_)) => (None, None),
         };
         let mut fields = self.prepared.fields(secs, numbers);
         if let Some(mut lists) = lists {
@@ -282,6 +280,15 @@ impl Http {
         }
         Some(fields)
     }
+}
+
+/// Makes the refusal of a request with GET that of the same one with HEAD.
+#[cold]
+fn leave_out_content(response: &mut Response<RefusalBody>) {
+    // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD; 8.6: a length, where there is one, is that
+    // of the answer to GET. Servers would add that of the empty body.
+    let length = std::mem::take(response.body_mut()).len();
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
 }
 
 /// Answers that are HTTP's, and can be told what every HTTP layer can. Sealed.

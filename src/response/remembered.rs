@@ -2,10 +2,9 @@
 
 use std::{cell::RefCell, sync::Arc};
 
-use bytes::Bytes;
-use http::HeaderMap;
+use http::Response;
 
-use super::{prepared::Prepared, told::Numbers};
+use super::{RefusalBody, prepared::Prepared, told::Numbers};
 use crate::decision::RuleInfo;
 
 /// How many are kept, by what they tell.
@@ -38,17 +37,17 @@ struct Kept {
     layer: Prepared,
     rules: Arc<[RuleInfo]>,
     likeness: Likeness,
-    document: Bytes,
-    fields: HeaderMap,
+    response: Response<RefusalBody>,
 }
 
-/// Returns the document and the fields of a refusal that was made before, or `make`s them.
+/// Returns a copy of a refusal that was made before, or `make`s one.
+#[inline]
 pub(super) fn or_make(
     layer: &Prepared,
     rules: &Arc<[RuleInfo]>,
     likeness: Likeness,
-    make: impl FnOnce() -> (Bytes, HeaderMap),
-) -> (Bytes, HeaderMap) {
+    make: impl FnOnce() -> Response<RefusalBody>,
+) -> Response<RefusalBody> {
     let at =
         usize::try_from(likeness.secs.wrapping_add(likeness.numbers.and_then(|numbers| numbers.reset).unwrap_or(0)));
     let at = at.unwrap_or(0) % KEPT;
@@ -56,25 +55,20 @@ pub(super) fn or_make(
         let mut places = places.try_borrow_mut().ok()?;
         let place = places.get_mut(at)?;
         match &place.kept {
-            Some(kept) if kept.is(layer, rules, likeness) => Some(Ok((kept.document.clone(), kept.fields.clone()))),
+            Some(kept) if kept.is(layer, rules, likeness) => Some(Ok(kept.response.clone())),
             _ => Some(Err(place.asked.replace(likeness) == Some(likeness))),
         }
     });
     match known {
         Ok(Some(Ok(known))) => known,
         Ok(Some(Err(is_asked_again))) => {
-            let (document, fields) = make();
+            let response = make();
             if is_asked_again {
-                let kept = Kept {
-                    layer: layer.clone(),
-                    rules: Arc::clone(rules),
-                    likeness,
-                    document: document.clone(),
-                    fields: fields.clone(),
-                };
+                let kept =
+                    Kept { layer: layer.clone(), rules: Arc::clone(rules), likeness, response: response.clone() };
                 keep(at, kept);
             }
-            (document, fields)
+            response
         }
         _ => make(),
     }

@@ -9,21 +9,19 @@ use crate::decision::Decision;
 /// What the response to a request that passed will tell. It is made when the request is decided on, so that no decision
 /// has to be kept until the response is there.
 #[derive(Debug, Default)]
-pub struct Told(pub(super) Fields);
+pub struct Told(pub(super) Option<Fields>);
 
 /// The usual ones are small, since they are kept where the response is waited for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) enum Fields {
-    #[default]
-    None,
     X(Numbers),
     Ietf(Lists),
     Both(Box<(Numbers, Lists)>),
     Custom(Box<(Writer, Decision)>),
     /// These, and the rules that would have refused.
-    Warned(Box<(Fields, HeaderValue)>),
+    Warned(Box<(Told, HeaderValue)>),
     /// These, and the decision itself in the extensions.
-    Exposed(Box<(Fields, Decision)>),
+    Exposed(Box<(Told, Decision)>),
 }
 
 /// One rule's numbers.
@@ -46,7 +44,7 @@ impl Told {
     /// Writes it on the response that came from further in, once.
     #[inline]
     pub(super) fn write<B>(&mut self, response: &mut Response<B>) {
-        if !matches!(self.0, Fields::None) {
+        if self.0.is_some() {
             self.write_fields(response);
         }
     }
@@ -54,9 +52,9 @@ impl Told {
     #[inline(never)]
     fn write_fields<B>(&mut self, response: &mut Response<B>) {
         match &mut self.0 {
-            Fields::X(numbers) => write_told_x(response, *numbers),
-            Fields::Ietf(lists) => write_told_lists(response, lists),
-            _ => std::mem::take(&mut self.0).write(response),
+            Some(Fields::X(numbers)) => write_told_x(response, *numbers),
+            Some(Fields::Ietf(lists)) => write_told_lists(response, lists),
+            told => told.take().into_iter().for_each(|fields| fields.write(response)),
         }
     }
 }
@@ -64,7 +62,6 @@ impl Told {
 impl Fields {
     fn write<B>(self, response: &mut Response<B>) {
         match self {
-            Self::None => {}
             Self::X(numbers) => write_told_x(response, numbers),
             Self::Ietf(mut lists) => write_told_lists(response, &mut lists),
             Self::Both(both) => {
@@ -77,13 +74,13 @@ impl Fields {
                 writer.write(&decision, response.headers_mut());
             }
             Self::Warned(warned) => {
-                let (fields, warning) = *warned;
-                fields.write(response);
+                let (mut told, warning) = *warned;
+                told.write(response);
                 response.headers_mut().append(WARNING, warning);
             }
             Self::Exposed(exposed) => {
-                let (fields, decision) = *exposed;
-                fields.write(response);
+                let (mut told, decision) = *exposed;
+                told.write(response);
                 response.extensions_mut().insert(decision);
             }
         }
