@@ -1,6 +1,6 @@
 //! `RateLimit-Policy` as it is on most responses of a layer: of every rule, each with the limit it was made with.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use bytes::{BufMut, Bytes};
@@ -15,7 +15,15 @@ use crate::decision::{Decision, RuleInfo, RuleVerdict};
 
 /// What was written for the first such response since the rules came in force.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Policies(Arc<ArcSwapOption<Rendered>>);
+pub(super) struct Policies(Arc<Places>);
+
+#[derive(Debug, Default)]
+struct Places {
+    /// Of the first rules, which most layers have for good: found without a count of who is looking.
+    first: OnceLock<Rendered>,
+    /// Of those that a reload has put in force.
+    later: ArcSwapOption<Rendered>,
+}
 
 #[derive(Debug)]
 struct Rendered {
@@ -31,10 +39,9 @@ impl Policies {
         let Some(rules) = decision.names().filter(|_| decision.is_by_every_rule_as_made()) else {
             return render_policies(decision);
         };
-        if let Some(rendered) = &*self.0.load()
-            && Arc::ptr_eq(&rendered.rules, rules)
-        {
-            return Some(rendered.policies.clone());
+        let known = self.find(|rendered| Arc::ptr_eq(&rendered.rules, rules).then(|| rendered.policies.clone()));
+        if known.is_some() {
+            return known;
         }
         let rendered = Rendered {
             rules: Arc::clone(rules),
@@ -42,24 +49,37 @@ impl Policies {
             limit_begins: written(|begin| rules.first().into_iter().for_each(|rule| begin_limit(begin, &rule.name))),
         };
         let policies = rendered.policies.clone();
-        self.0.store(Some(Arc::new(rendered)));
+        if let Err(rendered) = self.0.first.set(rendered) {
+            self.0.later.store(Some(Arc::new(rendered)));
+        }
         Some(policies)
     }
 
     /// What is told of the only rule there is, which lets a request pass; `None` until the policies were written once.
     #[inline(never)]
     pub(super) fn told_of_pass(&self, rule: &RuleVerdict<'_>) -> Option<Lists> {
-        let rendered = self.0.load();
-        let rendered = rendered.as_ref()?;
-        let [info] = &*rendered.rules else { return None };
+        self.find(|rendered| rendered.told_of_pass(rule))
+    }
+
+    #[inline]
+    fn find<T>(&self, look: impl Fn(&Rendered) -> Option<T>) -> Option<T> {
+        let first = self.0.first.get().and_then(&look);
+        first.or_else(|| self.0.later.load().as_deref().and_then(look))
+    }
+}
+
+impl Rendered {
+    #[inline]
+    fn told_of_pass(&self, rule: &RuleVerdict<'_>) -> Option<Lists> {
+        let [info] = &*self.rules else { return None };
         // What is written depends on nothing else.
         if !std::ptr::eq(&*info.name, rule.rule) || info.limit != rule.limit {
             return None;
         }
         let limits = list(|limits| {
-            limits.put_slice(&rendered.limit_begins);
+            limits.put_slice(&self.limit_begins);
             end_limit(limits, &rule.verdict);
         });
-        Some(Lists { policies: Some(rendered.policies.clone()), limits })
+        Some(Lists { policies: Some(self.policies.clone()), limits })
     }
 }
