@@ -28,7 +28,7 @@ use crate::{
     key::{Key, KeyId},
     observe::Observed,
     rule::{Rule, Rules},
-    store::{Receipt, Reply},
+    store::{Direct, Receipt, Reply},
     time::Clock,
 };
 
@@ -70,12 +70,11 @@ pub(crate) struct Generation<Req> {
 }
 
 /// Whether there is nothing about the rules but a limit each, so that most steps of a decision can be left out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plain {
     No,
     One,
-    /// Each of them in memory.
-    Several,
+    /// Each of them in memory, and there.
+    Several(Box<[Direct]>),
 }
 
 type Hook<Req> = Arc<dyn Fn(&Req, &Decision) + Send + Sync>;
@@ -128,6 +127,11 @@ impl<Req> Limiter<Req> {
     #[inline]
     pub fn check_now(&self, request: &Req) -> Result<Decision, Error> {
         let rules = self.in_force();
+        if !rules.has_one_plain_rule() {
+            let mut checked = rules.needs_no_receipt().map(|()| rules.undecided());
+            rules.check_otherwise(request, Err(Unanswerable::Unasked), &mut checked);
+            return checked;
+        }
         let answered = rules.at_once(request);
         match &answered {
             Ok(answered) if answered.passes() && rules.is_unwatched() => {
@@ -135,7 +139,11 @@ impl<Req> Limiter<Req> {
                 // Written where it is returned.
                 Ok(rules.passed(answered))
             }
-            _ => rules.check_otherwise(request, answered),
+            _ => {
+                let mut checked = Ok(rules.undecided());
+                rules.check_otherwise(request, answered, &mut checked);
+                checked
+            }
         }
     }
 
@@ -282,17 +290,31 @@ impl<Req> Limiter<Req> {
 }
 
 impl<Req> Generation<Req> {
+    #[inline]
+    fn has_one_plain_rule(&self) -> bool {
+        matches!(self.plain, Plain::One)
+    }
+
     /// Ends a check that the only rule has not simply let pass.
     #[inline(never)]
-    fn check_otherwise(&self, request: &Req, answered: Result<Answered, Unanswerable>) -> Result<Decision, Error> {
-        self.needs_no_receipt()?;
-        let mut decision = self.undecided();
-        match answered {
-            Ok(answered) => self.decide_by(&answered, &mut decision),
-            Err(why) => drop(self.judge_otherwise(why, request, Intent::Start, &mut decision).now()?),
+    fn check_otherwise(
+        &self,
+        request: &Req,
+        answered: Result<Answered, Unanswerable>,
+        checked: &mut Result<Decision, Error>,
+    ) {
+        let Ok(decision) = checked else { return };
+        let judged = match answered {
+            Ok(answered) => {
+                self.decide_by(&answered, decision);
+                Ok(None)
+            }
+            Err(why) => self.judge_otherwise(why, request, Intent::Start, decision).now(),
+        };
+        match judged {
+            Ok(_) => self.report(request, decision),
+            Err(error) => *checked = Err(error),
         }
-        self.report(request, &decision);
-        Ok(decision)
     }
 
     /// The rule of a name, its number and its place; or which names there are.

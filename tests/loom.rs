@@ -307,6 +307,25 @@ impl Clock for Still {
     }
 }
 
+#[test]
+fn limiters_with_opposite_orders_of_rules_do_not_wait_for_each_other_and_admit_the_limit() {
+    model(|| {
+        let store = store();
+        let limiter = |names: [&'static str; 2]| {
+            let rule = |name| tollgate::Rule::new(name, Limit::per_hour(2), |id: &u64| Some(Key::from(*id)));
+            Limiter::builder(names.map(rule)).store(store.clone()).clock(Still).build().unwrap()
+        };
+        let (one, other) = (limiter(["a", "b"]), limiter(["b", "a"]));
+        let passes = |limiter: &Limiter<u64>| limiter.check_now(&7).unwrap().is_allowed();
+        // From here on the key is known to both rules, and decisions go the shortest way.
+        assert!(passes(&one));
+        let thread = thread::spawn(move || passes(&other));
+        let passed = passes(&one);
+        assert_ne!(passed, thread.join().unwrap());
+        assert!(one.peek_now(&7).unwrap().rules().all(|rule| rule.verdict.remaining == 0));
+    });
+}
+
 /// One place, for which up to two wait. Nobody asks again without being called.
 fn one_place() -> Limiter<u64> {
     let rule = tollgate::Rule::new("place", Limit::in_flight(1), |id: &u64| Some(Key::from(*id)));

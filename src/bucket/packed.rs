@@ -84,6 +84,12 @@ impl<W> AtOnce<W> {
         (quick.verdict(Outcome::Pass, used), Mark::new(Nanos::new(now.get() + used), 0))
     }
 
+    /// The same, of which nothing is to be written any more.
+    #[inline]
+    pub(crate) fn without_words(&self) -> AtOnce<()> {
+        AtOnce { used: self.used, added: self.added, taken: self.taken.as_ref().map(|_| ()) }
+    }
+
     /// The answer where the charge was not taken.
     #[inline]
     pub(crate) fn looked(&self, quick: &Quick) -> Verdict {

@@ -3,7 +3,6 @@
 use std::{iter, slice, sync::Arc};
 
 use http::StatusCode;
-use smallvec::SmallVec;
 
 use super::{
     Generation, Plain,
@@ -15,7 +14,7 @@ use crate::{
     key::KeyId,
     limit::Limit,
     rule::Applies,
-    store::{Answer, Question, Reply, ask_all},
+    store::{Answer, Direct, Questions, Reply},
     time::Nanos,
 };
 
@@ -72,7 +71,7 @@ impl<Req> Generation<Req> {
     #[inline]
     pub(crate) fn at_once(&self, request: &Req) -> Result<Answered, Unanswerable> {
         let core = &*self.core;
-        if self.plain != Plain::One {
+        if !self.has_one_plain_rule() {
             return Err(Unanswerable::Unasked);
         }
         let ([(rule, reported)], [bound]) = (self.rules.enforcing(), core.bound.as_slice()) else {
@@ -103,7 +102,6 @@ impl<Req> Generation<Req> {
         intent: Intent,
         decision: &mut Decision,
     ) -> Judging {
-        let plainly = self.plain == Plain::Several && matches!(intent, Intent::Start | Intent::StartOrHold);
         match (why, self.rules.enforcing(), self.core.bound.as_slice()) {
             (Unanswerable::DoesNotApply, ..) => {
                 decision.decided_at(self.core.clock.now());
@@ -113,8 +111,12 @@ impl<Req> Generation<Req> {
             (Unanswerable::Charge { now, key, cost }, [(rule, _)], [bound]) => {
                 self.judge_charge(now, bound.charge(key, *rule.made_with(), cost, intent), intent, decision)
             }
-            _ if plainly => self.judge_plain(request, intent, decision),
-            _ => self.judge_all(request, intent, decision),
+            _ => match &self.plain {
+                Plain::Several(directs) if matches!(intent, Intent::Start | Intent::StartOrHold) => {
+                    self.judge_plain(directs, request, intent, decision)
+                }
+                _ => self.judge_all(request, intent, decision),
+            },
         }
     }
 
@@ -179,39 +181,49 @@ impl<Req> Generation<Req> {
     }
 
     /// As [`judge_all`](Self::judge_all), where all rules are [plain](super::Plain) and in memory.
-    fn judge_plain(&self, request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
+    fn judge_plain(&self, directs: &[Direct], request: &Req, intent: Intent, decision: &mut Decision) -> Judging {
         let core = &*self.core;
-        let mut questions = SmallVec::<[Question<'_>; 3]>::new();
-        for ((at, (rule, reported)), bound) in self.rules.enforcing().iter().enumerate().zip(&core.bound) {
+        let mut questions = Questions::new();
+        for ((rule, reported), direct) in self.rules.enforcing().iter().zip(directs) {
             if !rule.holds(request) {
                 continue;
             }
             match rule.key_of(request, &core.secret, reported) {
-                Ok(Some(key)) => {
-                    let (direct, cost) = (bound.direct.as_ref(), rule.cost_of(request));
-                    questions.push(Question { rule: at, direct, key, cost });
-                }
-                Ok(None) => self.missing_key(at, intent),
-                Err(answer) => return self.refuse_without_key(at, answer, intent, decision),
+                Ok(Some(key)) => questions.push(direct, key, rule.cost_of(request)),
+                Ok(None) => self.missing_key(direct.rule(), intent),
+                Err(answer) => return self.refuse_without_key(direct.rule(), answer, intent, decision),
             }
         }
         // Read after the user's closures: one that takes a second must not look like a clock that was set back.
         let now = core.clock.now();
-        let has_answers = ask_all(now, &questions, |question, verdict| {
-            decision.answered_by(Ruling::answered(question.rule, question.cost, verdict), core.info.get(question.rule));
-        });
-        if has_answers {
-            decision.decided_at(now);
+        if let Some(all_pass) = questions.ask(now) {
+            self.decide_by_all(&questions, now, all_pass, decision);
             return Judging::Ready(Ok(None));
         }
         let mut charges = Charges::new();
-        for Question { rule: at, key, cost, .. } in &questions {
-            if let (Some(bound), Some(rule)) = (core.bound.get(*at), self.rules.get(*at)) {
-                decision.ask(Ruling::asked(*at, *cost, None, true));
-                charges.push(bound.charge(*key, *rule.made_with(), *cost, intent));
+        for question in questions.iter() {
+            let (at, cost) = (question.rule(), question.cost);
+            if let (Some(bound), Some(rule)) = (core.bound.get(at), self.rules.get(at)) {
+                decision.ask(Ruling::asked(at, cost, None, true));
+                charges.push(bound.charge(question.key, *rule.made_with(), cost, intent));
             }
         }
         self.judge_charges(now, &charges, intent, decision)
+    }
+
+    /// Writes the answers of several rules into a decision of which nothing was said yet.
+    #[inline(never)]
+    fn decide_by_all(&self, questions: &Questions<'_>, now: Nanos, all_pass: bool, decision: &mut Decision) {
+        for (question, answer) in questions.answered() {
+            let (rule, cost) = (question.rule(), question.cost);
+            if all_pass {
+                decision.answered_by(Ruling::answered(rule, cost, &question.took(&answer, now)), None);
+            } else {
+                let ruling = Ruling::answered(rule, cost, &question.looked(&answer));
+                decision.answered_by(ruling, self.core.info.get(rule));
+            }
+        }
+        decision.decided_at(now);
     }
 
     /// Asks every rule, and the store for all that apply.

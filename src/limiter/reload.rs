@@ -229,8 +229,10 @@ fn plain<Req>(rules: &Rules<Req>, core: &Core) -> Plain {
     match rules.enforcing().len() {
         _ if !are_plain || rules.tries() || core.endings.is_some() || core.queues.is_some() => Plain::No,
         1 => Plain::One,
-        2.. if core.bound.iter().all(|bound| bound.direct.is_some()) => Plain::Several,
-        _ => Plain::No,
+        _ => {
+            let directs: Option<Box<[Direct]>> = core.bound.iter().map(|bound| bound.direct.clone()).collect();
+            directs.filter(|directs| Direct::are_apart(directs)).map_or(Plain::No, Plain::Several)
+        }
     }
 }
 
@@ -240,7 +242,7 @@ fn bind<Req>(
     (store, in_memory): (&dyn Store, bool),
     before: Option<&Arc<Generation<Req>>>,
 ) -> Result<Vec<Bound>, ConfigError> {
-    let bind = |(rule, _): &(Rule<Req>, _)| {
+    let bind = |(at, (rule, _)): (usize, &(Rule<Req>, _))| {
         let spec = rule.spec();
         if matches!(spec.on_store_failure, Some(FailurePolicy::Fallback(_))) && !store.has_fallback() {
             return Err(ConfigError::new(
@@ -253,10 +255,10 @@ fn bind<Req>(
         let slot = store
             .bind(&spec, before.map(|before| &before.slot))
             .map_err(|why| ConfigError::new(rule.name(), "store", why.to_string()))?;
-        let direct = Direct::at(&slot).filter(|_| in_memory);
+        let direct = Direct::at(&slot, at).filter(|_| in_memory);
         Ok(Bound { slot, direct, max_delay: rule.max_delay(), refuses_without_store: rule.refuses_without_store() })
     };
-    rules.iter().map(bind).collect()
+    rules.iter().enumerate().map(bind).collect()
 }
 
 /// What becomes of charges when requests end, unless all of them stand.

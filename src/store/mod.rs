@@ -12,7 +12,7 @@ mod redis;
 pub use guarded::{Guarded, GuardedBuilder, GuardedCounts};
 pub use held::HeldReceipt;
 pub(crate) use held::{EndsOnDrop, Ongoing};
-pub(crate) use memory::{Answer, Direct, Question, ask_all};
+pub(crate) use memory::{Answer, Direct, Questions};
 pub use memory::{MemoryCounts, MemoryStore, MemoryStoreBuilder, Overflow};
 pub(crate) use queue::{Queue, Ticket};
 pub use receipt::Receipt;

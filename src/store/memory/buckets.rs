@@ -43,18 +43,10 @@ impl<B: Packed> Buckets<B> {
         self.beside.as_ref().and_then(|beside| beside.terms.as_ref()).unwrap_or(&table.terms)
     }
 
-    /// As [`terms`](Self::terms), where the limit is the one given: `is_first` where that is the one of the table's making.
+    /// Whether the buckets in the dense table are judged under `limit`: `is_first` where that is the one of the table's making.
     #[inline]
-    pub(super) fn terms_under<'a>(
-        &'a self,
-        table: &'a ShardedTable<B>,
-        is_first: bool,
-        limit: &Limit,
-    ) -> Option<&'a Terms> {
-        match &self.beside {
-            None if is_first => Some(&table.terms),
-            _ => Some(self.terms(table)).filter(|terms| terms.limit == *limit),
-        }
+    pub(super) fn are_under(&self, table: &ShardedTable<B>, is_first: bool, limit: &Limit) -> bool {
+        (is_first && self.beside.is_none()) || self.terms(table).limit == *limit
     }
 
     fn beside(&mut self, table: &ShardedTable<B>) -> &mut Beside<B> {

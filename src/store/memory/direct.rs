@@ -1,17 +1,9 @@
 //! The shortest way to buckets there is: of a limiter whose store is a [`MemoryStore`](super::MemoryStore), and whose rules ask in
 //! the usual way. It says and does what [`Store::decide`](crate::store::Store::decide) would.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
-use smallvec::SmallVec;
-
-use super::{
-    Place,
-    buckets::Buckets,
-    line::{AnyBuckets, Table},
-    sharded::ShardedTable,
-    together::{Held, MOST},
-};
+use super::{Place, buckets::Buckets, line::AnyBuckets, sharded::ShardedTable};
 use crate::{
     bucket::{AtOnce, Packed, Quick, TokenBucket},
     charge::Slot,
@@ -20,28 +12,49 @@ use crate::{
     time::Nanos,
 };
 
+type Words = <TokenBucket as Packed>::Words;
+
 /// A rule's place, known to be one of token buckets.
 #[derive(Clone)]
 pub(crate) struct Direct {
+    /// The rule's number.
+    rule: u32,
     place: Arc<Place>,
+    /// When its table is locked: after those of lower numbers.
+    turn: u64,
+    /// What its limit is judged by.
+    quick: Quick,
     /// Whether the rule's limit is the one that its table was made under, as most are.
     is_first_limit: bool,
 }
 
 /// What a bucket answered at once.
 pub(crate) struct Answer {
-    at_once: AtOnce<<TokenBucket as Packed>::Words>,
+    at_once: AtOnce<Words>,
     quick: Quick,
     now: Nanos,
 }
 
 impl Direct {
-    /// The place at `slot`, where it is such a one.
-    pub(crate) fn at(slot: &Slot) -> Option<Self> {
+    /// The place of a rule at `slot`, where it is such a one, under a limit that can be judged at once.
+    pub(crate) fn at(slot: &Slot, rule: usize) -> Option<Self> {
         let place = slot.shared_as::<Place>()?;
         let AnyBuckets::Token(table) = &place.table.buckets else { return None };
         let is_first_limit = table.terms.limit == place.limit;
-        Some(Self { place, is_first_limit })
+        let (quick, turn) = (table.base.bucket.quick(&place.limit)?, place.table.turn());
+        let rule = u32::try_from(rule).unwrap_or(u32::MAX);
+        Some(Self { rule, place, turn, quick, is_first_limit })
+    }
+
+    /// Whether each of them is of another table. A second lock on the same one could wait for the first for ever.
+    pub(crate) fn are_apart(directs: &[Self]) -> bool {
+        directs.iter().enumerate().all(|(at, one)| directs.iter().skip(at + 1).all(|other| one.turn != other.turn))
+    }
+
+    /// The rule's number.
+    #[inline]
+    pub(crate) fn rule(&self) -> usize {
+        usize::try_from(self.rule).unwrap_or(usize::MAX)
     }
 
     /// Charges `cost` permits to the bucket of `key` under the rule's own limit, if it passes. `None`, and nothing was done, where
@@ -53,97 +66,140 @@ impl Direct {
         let AnyBuckets::Token(table) = &self.place.table.buckets else { return None };
         let hash = table.base.hash(key);
         let mut buckets = table.lock(hash);
-        let quick = self.quick(table, &buckets, now)?;
+        if !self.may_judge(table, &buckets, now) {
+            return None;
+        }
         let slot = buckets.dense.find_mut(key, hash)?;
-        let at_once = table.base.bucket.at_once(slot.words, &quick, now, cost)?;
+        let at_once = table.base.bucket.at_once(slot.words, &self.quick, now, cost)?;
         if let Some(words) = at_once.taken {
             slot.words = words;
             buckets.seen = now;
         }
         // What is left are sums.
         drop(buckets);
-        Some(Answer { at_once, quick, now })
+        Some(Answer { at_once, quick: self.quick, now })
     }
 
+    /// Whether the buckets of a shard are judged under the rule's own limit, and nothing here was later than `now`.
     #[inline]
-    fn quick(&self, table: &ShardedTable<TokenBucket>, buckets: &Buckets<TokenBucket>, now: Nanos) -> Option<Quick> {
-        let terms = buckets.terms_under(table, self.is_first_limit, &self.place.limit)?;
-        terms.quick.filter(|_| now >= buckets.latest())
-    }
-
-    #[inline]
-    fn hold(&self, now: Nanos, key: KeyId, cost: u64) -> Option<Held<'_>> {
-        let AnyBuckets::Token(table) = &self.place.table.buckets else { return None };
-        let hash = table.base.hash(key);
-        let buckets = table.lock(hash);
-        let quick = self.quick(table, &buckets, now)?;
-        Held::look(buckets, (key, hash), quick, now, cost)
+    fn may_judge(&self, table: &ShardedTable<TokenBucket>, buckets: &Buckets<TokenBucket>, now: Nanos) -> bool {
+        buckets.are_under(table, self.is_first_limit, &self.place.limit) && now >= buckets.latest()
     }
 }
+
+/// As many rules as may be asked together without memory being asked for.
+const MOST: usize = 4;
 
 /// What one of several rules asks.
 pub(crate) struct Question<'a> {
-    /// The rule's number.
-    pub(crate) rule: usize,
-    pub(crate) direct: Option<&'a Direct>,
+    direct: &'a Direct,
     pub(crate) key: KeyId,
     pub(crate) cost: u64,
+    /// What came of it.
+    answer: Cell<Option<AtOnce<()>>>,
 }
 
-/// Charges all of them, under the rules' own limits, if all pass; calls `answered` with each and its answer, in their order.
-/// Returns false, and nothing was done, where that takes another way.
-///
-/// **Locking**: each key's shard, in the order of their tables, all held until all are charged.
-#[inline]
-pub(crate) fn ask_all(
-    now: Nanos,
-    questions: &[Question<'_>],
-    mut answered: impl FnMut(&Question<'_>, &Verdict),
-) -> bool {
-    if questions.len() > MOST {
-        return false;
+/// What the rules that apply to a request ask, in their order.
+pub(crate) struct Questions<'a> {
+    few: [Option<Question<'a>>; MOST],
+    len: usize,
+    /// Which of them are locked one after the other, and the turn of the last.
+    order: [usize; MOST],
+    last_turn: u64,
+    more: Vec<Question<'a>>,
+}
+
+impl<'a> Questions<'a> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { few: [None, None, None, None], len: 0, order: [0, 1, 2, 3], last_turn: 0, more: Vec::new() }
     }
-    let mut all_held = AllHeld::new();
-    let Some(passed) = charge_all(now, questions, &mut all_held) else { return false };
-    for (at, question) in questions.iter().enumerate() {
-        if let Some((_, held)) = all_held.iter().find(|(of, _)| *of == at) {
-            answered(question, &held.judged(now, passed).verdict);
+
+    #[inline]
+    pub(crate) fn push(&mut self, direct: &'a Direct, key: KeyId, cost: u64) {
+        let question = Question { direct, key, cost, answer: Cell::new(None) };
+        let Some(place) = self.few.get_mut(self.len) else { return self.more.push(question) };
+        *place = Some(question);
+        self.len += 1;
+        // Those of rules with keys mostly come in their order, and then the one without.
+        if direct.turn < self.last_turn {
+            self.put_in_order();
+        } else {
+            self.last_turn = direct.turn;
         }
     }
-    true
-}
 
-type AllHeld<'a> = SmallVec<[(usize, Held<'a>); MOST]>;
-
-#[inline]
-fn charge_all<'a>(now: Nanos, questions: &[Question<'a>], all_held: &mut AllHeld<'a>) -> Option<bool> {
-    let mut order = SmallVec::<[(usize, &Table); MOST]>::new();
-    for (at, question) in questions.iter().enumerate() {
-        order.push((at, &*question.direct?.place.table));
+    /// Puts what came last where its turn is.
+    #[inline(never)]
+    fn put_in_order(&mut self) {
+        let turn = |at: usize| Some(self.few.get(at)?.as_ref()?.direct.turn);
+        if let Some(order) = self.order.get_mut(..self.len) {
+            order.sort_unstable_by_key(|at| turn(*at));
+        }
     }
-    let ascends = |order: &[(usize, &Table)]| {
-        order.is_sorted_by(|(_, one), (_, next)| one.order() < next.order() && !one.is_kin_of(next))
-    };
-    if !ascends(&order) {
-        order.sort_unstable_by_key(|(_, table)| table.order());
-        if !ascends(&order) {
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Question<'a>> {
+        self.few.iter().flatten().chain(&self.more)
+    }
+
+    /// The answers, where all were [asked](Self::ask).
+    #[inline]
+    pub(crate) fn answered(&self) -> impl Iterator<Item = (&Question<'a>, AtOnce<()>)> {
+        self.few.iter().flatten().filter_map(|question| Some((question, question.answer.get()?)))
+    }
+
+    /// Charges all of them, under the rules' own limits, if all pass, and returns whether they did. `None`, and nothing was done,
+    /// where that takes another way.
+    ///
+    /// **Locking**: each key's shard, in the order of their tables, each held until it is known whether all pass and it is charged.
+    pub(crate) fn ask(&self, now: Nanos) -> Option<bool> {
+        self.charge(now, self.order.get(..self.len).filter(|_| self.more.is_empty())?, true)
+    }
+
+    /// Charges the buckets of those in `order`, if they pass and those before did (`passing`).
+    fn charge(&self, now: Nanos, order: &[usize], passing: bool) -> Option<bool> {
+        let [at, later @ ..] = order else { return Some(passing) };
+        let Question { direct, key, cost, answer } = self.few.get(*at)?.as_ref()?;
+        let AnyBuckets::Token(table) = &direct.place.table.buckets else { return None };
+        let hash = table.base.hash(*key);
+        let mut buckets = table.lock(hash);
+        if !direct.may_judge(table, &buckets, now) {
             return None;
         }
+        let slot = buckets.dense.find_mut(*key, hash)?;
+        let at_once = table.base.bucket.at_once(slot.words, &direct.quick, now, *cost)?;
+        let passing = passing && at_once.taken.is_some();
+        let all_pass = if later.is_empty() { passing } else { self.charge(now, later, passing)? };
+        if let Some(words) = at_once.taken.filter(|_| all_pass) {
+            slot.words = words;
+            buckets.seen = now;
+        }
+        // From the last lock to the first: most wait for the last. What is left are sums.
+        drop(buckets);
+        answer.set(Some(at_once.without_words()));
+        Some(all_pass)
     }
-    let mut passed = true;
-    for (at, _) in &order {
-        let Question { direct, key, cost, .. } = questions.get(*at)?;
-        // Where one cannot, what is locked by now is let go of.
-        let held = (*direct)?.hold(now, *key, *cost)?;
-        passed &= held.passes();
-        all_held.push((*at, held));
+}
+
+impl Question<'_> {
+    /// The rule's number.
+    #[inline]
+    pub(crate) fn rule(&self) -> usize {
+        self.direct.rule()
     }
-    if passed {
-        all_held.iter_mut().for_each(|(_, held)| held.take(now));
+
+    /// The answer where all passed.
+    #[inline]
+    pub(crate) fn took(&self, answer: &AtOnce<()>, now: Nanos) -> Verdict {
+        answer.took(&self.direct.quick, now).0
     }
-    // From the last lock to the first: most wait for the last.
-    all_held.iter_mut().rev().for_each(|(_, held)| held.let_go());
-    Some(passed)
+
+    /// The answer where not all passed.
+    #[inline]
+    pub(crate) fn looked(&self, answer: &AtOnce<()>) -> Verdict {
+        answer.looked(&self.direct.quick)
+    }
 }
 
 impl Answer {

@@ -164,6 +164,11 @@ impl Table {
         (self.number, Reverse(self.generation))
     }
 
+    /// The rule's part of it.
+    pub(super) fn turn(&self) -> u64 {
+        self.number
+    }
+
     /// Whether the tables are of one rule.
     pub(super) fn is_kin_of(&self, other: &Self) -> bool {
         self.number == other.number

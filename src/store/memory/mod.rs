@@ -31,7 +31,7 @@ mod sharded;
 mod table;
 mod together;
 
-pub(crate) use direct::{Answer, Direct, Question, ask_all};
+pub(crate) use direct::{Answer, Direct, Questions};
 use line::{AnyBuckets, Table};
 use table::{Alone, AnyTable};
 

@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// As many charges as may be decided together without memory being asked for.
-pub(super) const MOST: usize = 4;
+const MOST: usize = 4;
 
 /// A bucket that is locked and was looked at.
-pub(super) struct Held<'a> {
+struct Held<'a> {
     /// Until it is let go of.
     buckets: Option<MutexGuard<'a, Buckets<TokenBucket>>>,
     slot: usize,
@@ -73,7 +73,7 @@ fn hold<'a>(table: &'a ShardedTable<TokenBucket>, now: Nanos, charge: &Charge<'_
 impl<'a> Held<'a> {
     /// Looks at the bucket of a key in its shard.
     #[inline]
-    pub(super) fn look(
+    fn look(
         buckets: MutexGuard<'a, Buckets<TokenBucket>>,
         (key, hash): (KeyId, u64),
         quick: Quick,
@@ -87,18 +87,18 @@ impl<'a> Held<'a> {
     }
 
     #[inline]
-    pub(super) fn passes(&self) -> bool {
+    fn passes(&self) -> bool {
         self.at_once.taken.is_some()
     }
 
     /// Unlocks the shard.
     #[inline]
-    pub(super) fn let_go(&mut self) {
+    fn let_go(&mut self) {
         self.buckets = None;
     }
 
     #[inline]
-    pub(super) fn take(&mut self, now: Nanos) {
+    fn take(&mut self, now: Nanos) {
         if let (Some(buckets), Some(words)) = (&mut self.buckets, self.at_once.taken) {
             buckets.dense.set(self.slot, self.era, words);
             buckets.seen = now;
@@ -107,7 +107,7 @@ impl<'a> Held<'a> {
 
     /// What came of it: a sum for which nothing has to be locked any more.
     #[inline]
-    pub(super) fn judged(&self, now: Nanos, taken: bool) -> Judged {
+    fn judged(&self, now: Nanos, taken: bool) -> Judged {
         let judged = match taken {
             true => Judged::taken(self.at_once.took(&self.quick, now)),
             false => Judged::new(self.at_once.looked(&self.quick), None),
