@@ -1,16 +1,20 @@
 //! Two limiters that must answer alike.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tollgate::{
     Decision, Key, Limit, Limiter, Rule,
     bucket::{Ask, FixedWindow, SlidingWindowCounter, SlidingWindowLog},
     decision::Verdict,
+    store::{MemoryStore, Store},
     time::{ManualClock, Nanos},
 };
 
 use super::{Promise, for_each_algorithm, idle, runs, some_cost};
-use crate::random::{Random, each_seed};
+use crate::{
+    engine::Shared,
+    random::{Random, each_seed},
+};
 
 #[derive(Debug, Clone, Copy)]
 struct Request {
@@ -69,6 +73,48 @@ fn the_order_of_the_rules_does_not_change_the_answer() {
                 one_receipt.give_back();
                 other_receipt.give_back();
             }
+        }
+    });
+}
+
+/// Which of six rules a request is under, and what it asks of them.
+#[derive(Debug)]
+struct Under {
+    rules: [bool; 6],
+    request: Request,
+}
+
+/// Six token buckets and nothing more about them, every other one without keys.
+fn plain(order: &[usize], store: impl Store, clock: &ManualClock) -> Limiter<Under> {
+    let rule = |at: usize| {
+        let (name, limit) = (format!("r{at}"), Limit::new([4, 5, 7, 8, 10, 14][at], Duration::from_millis(700)));
+        let rule = match at % 2 {
+            0 => Rule::new(name, limit, |under: &Under| Some(Key::from(under.request.key))),
+            _ => Rule::global(name, limit),
+        };
+        rule.when(move |under: &Under| under.rules[at]).cost(|under: &Under| under.request.cost)
+    };
+    Limiter::builder(order.iter().map(|at| rule(*at))).store(store).clock(clock.clone()).build().unwrap()
+}
+
+#[test]
+fn plain_rules_answer_alike_in_any_order_and_where_nothing_is_known_of_their_store() {
+    each_seed(runs() / 10, |random| {
+        let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
+        let mut order = [0, 1, 2, 3, 4, 5];
+        for last in 1..order.len() {
+            order.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        let (one, other) =
+            (plain(&order, MemoryStore::new(), &clock), plain(&order, Shared(Arc::new(MemoryStore::new())), &clock));
+        let sorted = plain(&[0, 1, 2, 3, 4, 5], MemoryStore::new(), &clock);
+        for _ in 0..60 {
+            clock.advance(Duration::from_nanos(random.below(200_000_000)));
+            let under = Under { rules: [(); 6].map(|()| random.one_in(2)), request: some_request(random) };
+            let (one, other) = (one.check_now(&under).unwrap(), other.check_now(&under).unwrap());
+            assert!(one.rules().eq(other.rules()), "{order:?} {under:?}: {one:?} {other:?}");
+            assert_eq!((one.at(), one.delay(), one.refusal()), (other.at(), other.delay(), other.refusal()));
+            assert_eq!(seen(&one), seen(&sorted.check_now(&under).unwrap()), "{order:?} {under:?}");
         }
     });
 }
