@@ -170,7 +170,7 @@ fn a_key_of_three_parts_allocates_nothing_either() {
 
 #[test]
 fn a_fourth_rule_costs_a_fixed_number_of_allocations() {
-    // There is room for three rules without; what a fourth needs is asked for once by each list.
+    // There is room for three rules without; what a fourth needs is asked for once, by the list of a decision.
     let rules = ["a", "b", "c", "d"].map(|name| Rule::new(name, Limit::per_second(5), KEYS[0].1));
     let limiter = Limiter::builder(rules).clock(ManualClock::new()).build().unwrap();
     let decide = || limiter.check_now(&CALL).unwrap();
