@@ -27,7 +27,7 @@ pub(crate) struct Gate<Req, R> {
 impl<Req, R> Gate<Req, R> {
     /// Whether one rule lets a request pass and no more than its numbers is needed for what is `told` of that, which is written
     /// then. It is counted then, too.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tells_of_pass<Res>(&self, rules: &Generation<Req>, answered: &Answered, told: &mut R::Told) -> bool
     where
         R: Refuse<Req, Res>,

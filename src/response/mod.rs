@@ -127,7 +127,7 @@ impl Http {
     }
 
     /// The same of one rule's verdict, where that is all that it takes.
-    #[inline]
+    #[inline(always)]
     fn tells<'a>(&self, rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<Told> {
         let tells_nothing = self.on_refusals_only || matches!(self.headers, Headers::None);
         match &self.headers {
