@@ -6,13 +6,10 @@ use http::{HeaderMap, header};
 /// much, it is not.
 pub(super) fn wants_text(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(header::ACCEPT).iter();
-    // Nothing, or what most programs send.
-    let is_usual = lines.next().is_none_or(|line| line == "*/*") && lines.next().is_none();
-    !is_usual && wants_text_more(headers)
-}
-
-#[inline(never)]
-fn wants_text_more(headers: &HeaderMap) -> bool {
+    if lines.next().is_none_or(|line| line == "*/*") && lines.next().is_none() {
+        // Nothing, or what most programs send.
+        return false;
+    }
     let (mut text, mut json) = (Quality::default(), Quality::default());
     for line in headers.get_all(header::ACCEPT) {
         for range in line.to_str().unwrap_or_default().split(',').take(32) {
