@@ -127,11 +127,6 @@ impl<Req> Limiter<Req> {
     #[inline]
     pub fn check_now(&self, request: &Req) -> Result<Decision, Error> {
         let rules = self.in_force();
-        if !rules.has_one_plain_rule() {
-            let mut checked = rules.needs_no_receipt().map(|()| rules.undecided());
-            rules.check_otherwise(request, Err(Unanswerable::Unasked), &mut checked);
-            return checked;
-        }
         let answered = rules.at_once(request);
         match &answered {
             Ok(answered) if answered.passes() && rules.is_unwatched() => {
@@ -139,11 +134,7 @@ impl<Req> Limiter<Req> {
                 // Written where it is returned.
                 Ok(rules.passed(answered))
             }
-            _ => {
-                let mut checked = Ok(rules.undecided());
-                rules.check_otherwise(request, answered, &mut checked);
-                checked
-            }
+            _ => rules.check_otherwise(request, answered),
         }
     }
 
@@ -290,31 +281,17 @@ impl<Req> Limiter<Req> {
 }
 
 impl<Req> Generation<Req> {
-    #[inline]
-    fn has_one_plain_rule(&self) -> bool {
-        matches!(self.plain, Plain::One)
-    }
-
     /// Ends a check that the only rule has not simply let pass.
     #[inline(never)]
-    fn check_otherwise(
-        &self,
-        request: &Req,
-        answered: Result<Answered, Unanswerable>,
-        checked: &mut Result<Decision, Error>,
-    ) {
-        let Ok(decision) = checked else { return };
-        let judged = match answered {
-            Ok(answered) => {
-                self.decide_by(&answered, decision);
-                Ok(None)
-            }
-            Err(why) => self.judge_otherwise(why, request, Intent::Start, decision).now(),
-        };
-        match judged {
-            Ok(_) => self.report(request, decision),
-            Err(error) => *checked = Err(error),
+    fn check_otherwise(&self, request: &Req, answered: Result<Answered, Unanswerable>) -> Result<Decision, Error> {
+        self.needs_no_receipt()?;
+        let mut decision = self.undecided();
+        match answered {
+            Ok(answered) => self.decide_by(&answered, &mut decision),
+            Err(why) => drop(self.judge_otherwise(why, request, Intent::Start, &mut decision).now()?),
         }
+        self.report(request, &decision);
+        Ok(decision)
     }
 
     /// The rule of a name, its number and its place; or which names there are.

@@ -71,7 +71,7 @@ impl<Req> Generation<Req> {
     #[inline]
     pub(crate) fn at_once(&self, request: &Req) -> Result<Answered, Unanswerable> {
         let core = &*self.core;
-        if !self.has_one_plain_rule() {
+        if !matches!(self.plain, Plain::One) {
             return Err(Unanswerable::Unasked);
         }
         let ([(rule, reported)], [bound]) = (self.rules.enforcing(), core.bound.as_slice()) else {
