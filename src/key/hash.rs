@@ -76,7 +76,7 @@ fn folded(one: u64, other: u64) -> u64 {
 
 impl Hash for KeyId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u128(u128::from_le_bytes(*self.as_bytes()));
+        state.write_u128(self.bits());
     }
 }
 

@@ -13,10 +13,9 @@ use super::Part;
 /// One tag byte and up to 15 bytes exactly (addresses, IPv6 prefixes, numbers, short text), or a tagged 120 bits of a
 /// keyed SipHash-1-3-128 for everything longer. Equal keys have equal ids under one [`Secret`]; different keys have
 /// different ids, but for a chance of 2^-60 among 2^30 long keys, which nobody can improve without the secret.
-// Aligned, so that it is copied in two words and not in pieces.
+// Two words, lower first, and not an array: words are handed on in registers, where bytes go through memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(align(8))]
-pub struct KeyId([u8; 16]);
+pub struct KeyId(u64, u64);
 
 /// The kind in a tag's upper half; the lower half is the number of bytes.
 mod kind {
@@ -35,7 +34,7 @@ mod kind {
 
 impl KeyId {
     /// The one key of a rule that has no key.
-    pub const NONE: Self = Self([kind::NONE; 16]);
+    pub const NONE: Self = Self::of(kind::NONE as u128);
 
     /// `bytes` as they are, where they fit.
     #[inline]
@@ -46,7 +45,7 @@ impl KeyId {
     /// The first `length` bytes of `value`, of which there are at most 15, and the others are zero.
     #[inline]
     fn whole(kind: u8, value: u128, length: usize) -> Self {
-        Self((value << 8 | u128::from(kind) | length as u128).to_le_bytes())
+        Self::of(value << 8 | u128::from(kind) | length as u128)
     }
 
     #[inline]
@@ -54,21 +53,31 @@ impl KeyId {
         Self::whole(kind::V4, u32::from_le_bytes(address.octets()).into(), address.octets().len())
     }
 
-    /// Returns the id of these bytes, which [`as_bytes`](Self::as_bytes) has returned.
-    pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
+    /// Returns the id with these bits.
+    #[allow(clippy::cast_possible_truncation, reason = "the two halves of a u128 fit in a u64 each")]
+    #[inline]
+    pub(crate) const fn of(bits: u128) -> Self {
+        Self(bits as u64, (bits >> 64) as u64)
     }
 
-    /// Returns the bytes.
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
+    /// Its bits: the tag is the lowest byte.
+    #[allow(clippy::cast_lossless, reason = "`From` is no const function")]
+    #[inline]
+    pub(crate) const fn bits(self) -> u128 {
+        self.0 as u128 | (self.1 as u128) << 64
+    }
+
+    /// Returns the bytes, the tag first.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.bits().to_le_bytes()
     }
 
     /// Returns the key as text, where the id holds it: kind and value, with nothing in it but letters, digits, `.`, `-`,
     /// `_`, one `:` between the two, and `%` before the hexadecimal digits of any other byte.
     #[cfg(feature = "redis")]
     pub(crate) fn readable(&self) -> Option<String> {
-        let (tag, rest) = self.0.split_first()?;
+        let bytes = self.to_bytes();
+        let (tag, rest) = bytes.split_first()?;
         let bytes = rest.get(..usize::from(tag & 0x0f))?;
         let number = || {
             let mut all = [0; 16];
@@ -146,7 +155,7 @@ impl Secret {
     pub(crate) fn veil(&self, id: KeyId) -> [u8; 16] {
         // No kind of a key has this mark, so no key's own hash is ever met.
         let mut hasher = marked(self.plain, kind::VEIL);
-        hasher.write(&id.0);
+        hasher.write(&id.to_bytes());
         hasher.finish128().as_bytes()
     }
 
@@ -236,7 +245,7 @@ fn frame(hasher: &mut SipHasher13, kind: u8, bytes: &[u8]) {
 fn finish(hasher: &SipHasher13) -> KeyId {
     let hash = hasher.finish128();
     let bits = u128::from(hash.h1) | (u128::from(hash.h2) << 64);
-    KeyId(((bits << 8) | u128::from(kind::HASH)).to_le_bytes())
+    KeyId::of((bits << 8) | u128::from(kind::HASH))
 }
 
 #[inline]
@@ -301,9 +310,9 @@ mod tests {
             let id = KeyId::exact(kind::BYTES, bytes);
             assert_eq!(id.is_some(), length < 16);
             if let Some(id) = id {
-                assert_eq!(usize::from(id.as_bytes()[0]), usize::from(kind::BYTES) | length);
-                assert_eq!(&id.as_bytes()[1..=length], bytes);
-                assert!(id.as_bytes()[1 + length..].iter().all(|rest| *rest == 0));
+                assert_eq!(usize::from(id.to_bytes()[0]), usize::from(kind::BYTES) | length);
+                assert_eq!(&id.to_bytes()[1..=length], bytes);
+                assert!(id.to_bytes()[1 + length..].iter().all(|rest| *rest == 0));
             }
         }
     }

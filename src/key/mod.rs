@@ -143,7 +143,7 @@ impl<'a> Key<'a> {
     ///
     /// let secret = Secret::random();
     /// assert_eq!(Key::fingerprint(b"s3cret").id(&secret), Key::fingerprint(b"s3cret").id(&secret));
-    /// assert!(!Key::fingerprint(b"s3cret").id(&secret).as_bytes().windows(3).any(|bytes| bytes == b"s3c"));
+    /// assert!(!Key::fingerprint(b"s3cret").id(&secret).to_bytes().windows(3).any(|bytes| bytes == b"s3c"));
     /// ```
     pub const fn fingerprint(credential: &'a [u8]) -> Self {
         Self { repr: Repr::One(Part::Secret(credential)) }

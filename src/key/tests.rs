@@ -40,7 +40,7 @@ fn parts_cannot_run_together() {
     ];
     for (at, one) in keys.iter().enumerate() {
         for other in keys.iter().skip(at + 1) {
-            assert_ne!(one.as_bytes(), other.as_bytes(), "{at}");
+            assert_ne!(one.to_bytes(), other.to_bytes(), "{at}");
         }
     }
 }
@@ -86,7 +86,7 @@ fn every_ipv6_prefix_length_masks() {
     let all = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse::<IpAddr>().unwrap();
     let mut seen = Vec::new();
     for prefix in 0..=128 {
-        let bytes = *id(Key::address(all, prefix)).as_bytes();
+        let bytes = id(Key::address(all, prefix)).to_bytes();
         assert!(!seen.contains(&bytes), "/{prefix}");
         seen.push(bytes);
     }

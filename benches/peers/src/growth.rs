@@ -41,7 +41,7 @@ fn at_size(keys: u32, scale: Scale) -> [f64; 2] {
     let mut contestants = [
         Contestant::timed(|count| each(&ids, &mut at, count, |id| assert!(direct.decide(*id)))),
         Contestant::timed(|count| {
-            each(&ids, &mut floor_at, count, |id| assert!(floor.touch_bits(u128::from_le_bytes(*id.as_bytes()))));
+            each(&ids, &mut floor_at, count, |id| assert!(floor.touch_bits(u128::from_le_bytes(id.to_bytes()))));
         }),
     ];
     let times = interleave(&mut contestants, scale.pick(5, 11), scale.pick(30_000, 300_000));

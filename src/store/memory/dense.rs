@@ -18,7 +18,7 @@ pub(super) struct Slot<W: Words> {
 const EMPTY: [u32; 4] = [u32::MAX; 4];
 
 fn split(key: KeyId) -> [u32; 4] {
-    let whole = u128::from_le_bytes(*key.as_bytes());
+    let whole = key.bits();
     #[allow(clippy::cast_possible_truncation, reason = "the four quarters of a u128 fit in a u32 each")]
     [whole as u32, (whole >> 32) as u32, (whole >> 64) as u32, (whole >> 96) as u32]
 }
@@ -40,7 +40,7 @@ impl<W: Words> Slot<W> {
 
     pub(super) fn key(&self) -> KeyId {
         let [a, b, c, d] = self.key.map(u128::from);
-        KeyId::from_bytes((a | b << 32 | c << 64 | d << 96).to_le_bytes())
+        KeyId::of(a | b << 32 | c << 64 | d << 96)
     }
 }
 

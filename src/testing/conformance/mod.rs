@@ -179,7 +179,7 @@ impl<S: Store> Conformance<S> {
             store,
             algorithm: algorithm.clone(),
             now: SystemClock::new().now(),
-            tag: tag.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
+            tag: tag.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
             given_time: self.given_time,
             tracked_keys,
         }

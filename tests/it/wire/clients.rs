@@ -253,7 +253,7 @@ fn addresses_are_brought_to_one_form_and_grouped() {
                 IpAddr::V4(v4) => assert_eq!(key, id(&Key::from(v4)), "{address}/{prefix}"),
                 IpAddr::V6(v6) => {
                     let bytes = usize::from(prefix / 8);
-                    assert_eq!(key.as_bytes()[2..2 + bytes], v6.octets()[..bytes], "{address}/{prefix}");
+                    assert_eq!(key.to_bytes()[2..2 + bytes], v6.octets()[..bytes], "{address}/{prefix}");
                     assert_eq!(v6.octets()[bytes..], [0; 16][bytes..], "a group has no more bits");
                 }
             }

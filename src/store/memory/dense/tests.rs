@@ -43,8 +43,8 @@ proptest! {
     fn says_what_a_plain_map_says(steps in steps()) {
         let secret = Secret::new([1; 16]);
         let id = |number: u64| Key::from(number).id(&secret);
-        let numbers: HashMap<[u8; 16], u64> = (0..60).map(|number| (*id(number).as_bytes(), number)).collect();
-        let hash_of = |key: KeyId| crowding(numbers[key.as_bytes()]);
+        let numbers: HashMap<[u8; 16], u64> = (0..60).map(|number| (id(number).to_bytes(), number)).collect();
+        let hash_of = |key: KeyId| crowding(numbers[&key.to_bytes()]);
         let (mut dense, mut plain, mut now) = (Dense::<[u32; 1]>::new(), HashMap::<u64, u32>::new(), 0);
         for step in steps {
             match step {
@@ -98,7 +98,7 @@ fn takes_32_bytes_a_slot_for_three_words_and_36_for_four() {
 #[test]
 fn a_table_that_fewer_keys_use_than_before_becomes_small_again() {
     let secret = Secret::new([1; 16]);
-    let hash_of = |key: KeyId| u64::from(key.as_bytes()[1]) << 24 | u64::from(key.as_bytes()[2]) << 16;
+    let hash_of = |key: KeyId| u64::from(key.to_bytes()[1]) << 24 | u64::from(key.to_bytes()[2]) << 16;
     let mut dense = Dense::<[u32; 1]>::new();
     for number in 0..20_000_u64 {
         // A thousand keys at a time at first, then ten.
