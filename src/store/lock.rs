@@ -18,7 +18,12 @@ pub(super) struct Mutex<T>(Inner<T>);
 /// How often a held lock is asked for again before the thread sleeps. What is done under it takes less time than waking
 /// up, so who holds it is nearly done, unless it was interrupted.
 #[cfg(not(tollgate_loom))]
-const TRIES: u32 = 64;
+const TRIES: u32 = 16;
+
+/// How long a thread waits before it asks again, in pauses of the processor: for about as long as a few decisions take. Asked for
+/// at once, the line that the lock is on goes to and fro for each decision; so it stays with one thread for several.
+#[cfg(not(tollgate_loom))]
+const PAUSES: u32 = 32;
 
 impl<T> Mutex<T> {
     pub(super) fn new(value: T) -> Self {
@@ -40,8 +45,7 @@ impl<T> Mutex<T> {
     #[cfg(not(tollgate_loom))]
     fn lock_held(&self) -> MutexGuard<'_, T> {
         for tried in 0..TRIES {
-            // Asked for rarely, or the line it is on would go to and fro instead of staying with who holds it.
-            for _ in 0..1 << tried.min(6) {
+            for _ in 0..PAUSES << tried.min(3) {
                 std::hint::spin_loop();
             }
             if let Some(guard) = self.0.try_lock() {
