@@ -237,6 +237,12 @@ impl Verdicts {
         self.answers.push(judged);
     }
 
+    /// As [`push`](Self::push), written where it stays.
+    #[inline(always)]
+    pub(crate) fn push_made(&mut self, make: impl FnOnce() -> Judged) {
+        self.answers.push_made(make);
+    }
+
     /// `count` answers, all the same for now.
     pub(crate) fn fill(&mut self, judged: Judged, count: usize) {
         self.answers = Few::alike(judged, count);

@@ -25,10 +25,23 @@ impl<T> Few<T> {
 
     #[inline]
     pub(crate) fn push(&mut self, item: T) {
-        match self.first {
-            None => self.first = Some(item),
-            Some(_) => self.others.push(item),
+        self.push_made(|| item);
+    }
+
+    /// Appends what `make` returns, which is written where it stays: a large item that is put together elsewhere would be read
+    /// again by larger words than it was written in, for which the processor waits.
+    #[inline(always)]
+    pub(crate) fn push_made(&mut self, make: impl FnOnce() -> T) {
+        if self.first.is_none() {
+            self.first = Some(make());
+        } else {
+            self.push_other(make());
         }
+    }
+
+    #[inline(never)]
+    fn push_other(&mut self, item: T) {
+        self.others.push(item);
     }
 
     #[inline]
@@ -94,6 +107,22 @@ impl<'a, T> Iterator for Items<'a, T> {
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
         self.0.size_hint()
+    }
+
+    // The chain goes through its two parts one after the other, where calls of `next` would ask each time which it is in.
+    #[inline]
+    fn fold<B, F: FnMut(B, &'a T) -> B>(self, init: B, f: F) -> B {
+        self.0.fold(init, f)
+    }
+
+    #[inline]
+    fn all<F: FnMut(&'a T) -> bool>(&mut self, f: F) -> bool {
+        self.0.all(f)
+    }
+
+    #[inline]
+    fn any<F: FnMut(&'a T) -> bool>(&mut self, f: F) -> bool {
+        self.0.any(f)
     }
 }
 

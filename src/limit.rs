@@ -29,18 +29,19 @@ pub struct Limit {
     permit: u64,
     /// What both were divided by.
     common: u64,
+    /// Where somebody asked for one; else 0.
+    burst: u64,
     kind: Kind,
 }
 
-/// What a limit has beside its permits. As large as the burst alone would be.
+/// What a limit is, and whether it has a burst of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
-    /// A rate.
     Rate,
-    /// A rate with a burst of its own.
-    Burst(u64),
-    /// So many at a time, and the burst that somebody asked for besides.
-    InFlight(Option<u64>),
+    RateWithBurst,
+    InFlight,
+    /// Which makes no sense, and is said when rules are put together.
+    InFlightWithBurst,
 }
 
 impl Limit {
@@ -60,7 +61,7 @@ impl Limit {
             0 => 1,
             common => common,
         };
-        Self { drain: permits / common, permit: period.get() / common, common, kind: Kind::Rate }
+        Self { drain: permits / common, permit: period.get() / common, common, burst: 0, kind: Kind::Rate }
     }
 
     /// Returns `permits` per second.
@@ -97,7 +98,7 @@ impl Limit {
     /// assert_eq!("10 in flight".parse(), Ok(limit));
     /// ```
     pub const fn in_flight(places: u64) -> Self {
-        Self { drain: places, permit: 0, common: 1, kind: Kind::InFlight(None) }
+        Self { drain: places, permit: 0, common: 1, burst: 0, kind: Kind::InFlight }
     }
 
     /// Sets how many permits may be used at once after a pause: the **total**, not an extra.
@@ -106,16 +107,17 @@ impl Limit {
     /// `permits`. On a window, and on what is in flight, it is an error when rules are put together.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
+        self.burst = burst;
         self.kind = match self.kind {
-            Kind::Rate | Kind::Burst(_) => Kind::Burst(burst),
-            Kind::InFlight(_) => Kind::InFlight(Some(burst)),
+            Kind::Rate | Kind::RateWithBurst => Kind::RateWithBurst,
+            Kind::InFlight | Kind::InFlightWithBurst => Kind::InFlightWithBurst,
         };
         self
     }
 
     /// Returns whether it bounds what runs at the same instant, and is no rate.
     pub const fn is_in_flight(&self) -> bool {
-        matches!(self.kind, Kind::InFlight(_))
+        matches!(self.kind, Kind::InFlight | Kind::InFlightWithBurst)
     }
 
     /// Returns the permits per [`period`](Self::period), or the places.
@@ -131,17 +133,16 @@ impl Limit {
     /// Returns the largest number of permits that can be there at once: `burst` where it was set, else `permits`.
     pub const fn capacity(&self) -> u64 {
         match self.kind {
-            Kind::Burst(burst) => burst,
-            Kind::Rate | Kind::InFlight(_) => self.permits(),
+            Kind::RateWithBurst => self.burst,
+            Kind::Rate | Kind::InFlight | Kind::InFlightWithBurst => self.permits(),
         }
     }
 
     /// Returns the burst, where it was set.
     pub const fn explicit_burst(&self) -> Option<u64> {
         match self.kind {
-            Kind::Rate => None,
-            Kind::Burst(burst) => Some(burst),
-            Kind::InFlight(burst) => burst,
+            Kind::Rate | Kind::InFlight => None,
+            Kind::RateWithBurst | Kind::InFlightWithBurst => Some(self.burst),
         }
     }
 

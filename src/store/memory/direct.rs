@@ -12,8 +12,6 @@ use crate::{
     time::Nanos,
 };
 
-type Words = <TokenBucket as Packed>::Words;
-
 /// A rule's place, known to be one of token buckets.
 #[derive(Clone)]
 pub(crate) struct Direct {
@@ -30,7 +28,7 @@ pub(crate) struct Direct {
 
 /// What a bucket answered at once.
 pub(crate) struct Answer {
-    at_once: AtOnce<Words>,
+    at_once: AtOnce<()>,
     quick: Quick,
     now: Nanos,
 }
@@ -77,7 +75,7 @@ impl Direct {
         }
         // What is left are sums.
         drop(buckets);
-        Some(Answer { at_once, quick: self.quick, now })
+        Some(Answer { at_once: at_once.without_words(), quick: self.quick, now })
     }
 
     /// Whether the buckets of a shard are judged under the rule's own limit, and nothing here was later than `now`.

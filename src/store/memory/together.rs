@@ -65,8 +65,7 @@ pub(super) fn decide(now: Nanos, charges: &[Charge<'_>], order: &Order<'_>, verd
 #[inline]
 fn hold<'a>(table: &'a ShardedTable<TokenBucket>, now: Nanos, charge: &Charge<'_>) -> Option<Held<'a>> {
     // One that stands in another's place is settled otherwise than the others.
-    let (buckets, hash) = if charge.in_place_of.is_none() { table.lock_for(charge)? } else { return None };
-    let quick = table.quick_for(&buckets, now, charge)?;
+    let (buckets, quick, hash) = if charge.in_place_of.is_none() { table.lock_for(now, charge)? } else { return None };
     Held::look(buckets, (charge.key, hash), quick, now, charge.cost)
 }
 

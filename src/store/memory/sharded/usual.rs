@@ -10,7 +10,7 @@ use super::{
     Shard, ShardedTable,
 };
 use crate::{
-    bucket::{Packed, Quick},
+    bucket::{AtOnce, Packed, Quick},
     charge::{Charge, Judged, Take, Verdicts},
     time::Nanos,
 };
@@ -21,9 +21,18 @@ fn is_usual(charge: &Charge<'_>) -> bool {
     charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO
 }
 
+/// What came of a key that was not there.
+struct Unknown<W> {
+    settled: Settled,
+    at_once: AtOnce<W>,
+    /// The life of its bucket, where it was put in.
+    era: Option<u32>,
+    untidy: bool,
+}
+
 impl<B: Packed> ShardedTable<B> {
     /// The usual decision on a request's only charge. `None`, and nothing was done, where it takes another way.
-    #[inline]
+    #[inline(always)]
     pub(in super::super) fn decide_usual(
         &self,
         now: Nanos,
@@ -33,17 +42,14 @@ impl<B: Packed> ShardedTable<B> {
         if !is_usual(charge) {
             return None;
         }
-        let hash = self.base.hash(charge.key);
+        let (hash, is_first) = (self.base.hash(charge.key), self.is_first(charge));
         let shard = self.shard(hash);
         let mut guard = shard.buckets.lock();
         let buckets = &mut *guard;
-        let quick = self.quick_for(buckets, now, charge)?;
+        let quick = self.quick_for(buckets, now, charge, is_first)?;
         let at = match buckets.dense.seek(charge.key, hash) {
             Ok(at) => at,
-            Err(end) => {
-                let visit = self.visit_unknown(shard, buckets, now, charge, (hash, end, &quick), true, nothing_else)?;
-                return Some(Alone::judged(visit, verdicts));
-            }
+            Err(end) => return self.decide_unknown(shard, buckets, now, charge, (hash, end, &quick), verdicts),
         };
         let slot = buckets.dense.get_mut(at)?;
         let at_once = self.base.bucket.at_once(slot.words, &quick, now, charge.cost)?;
@@ -54,27 +60,57 @@ impl<B: Packed> ShardedTable<B> {
         }
         // What is left are sums.
         drop(guard);
-        let judged = match at_once.taken {
-            Some(_) => Judged::taken(at_once.took(&quick, now)),
-            None => Judged::new(at_once.looked(&quick), None),
-        };
-        verdicts.push(judged.stamped(era));
+        match at_once.taken {
+            Some(_) => verdicts.push_made(move || Judged::taken(at_once.took(&quick, now)).stamped(era)),
+            None => verdicts.push_made(move || Judged::new(at_once.looked(&quick), None).stamped(era)),
+        }
         Some(Alone::Judged)
     }
 
-    /// Locks the shard of a charge that is as most are, and returns its hash too.
+    /// The other half of [`decide_usual`](Self::decide_usual), for a key that is not there.
+    #[inline(never)]
+    fn decide_unknown(
+        &self,
+        shard: &Shard<B>,
+        buckets: &mut Buckets<B>,
+        now: Nanos,
+        charge: &Charge<'_>,
+        found: (u64, Option<usize>, &Quick),
+        verdicts: &mut Verdicts,
+    ) -> Option<Alone> {
+        let new = self.put_unknown(shard, buckets, now, charge, found, true, nothing_else)?;
+        verdicts.push_made(|| new.judged(found.2, now));
+        Some(if new.untidy { Alone::Untidy } else { Alone::Judged })
+    }
+
+    /// Locks the shard of a charge that is as most are, and returns what its buckets are judged by at once, and the hash.
     #[inline]
-    pub(in super::super) fn lock_for(&self, charge: &Charge<'_>) -> Option<(MutexGuard<'_, Buckets<B>>, u64)> {
-        let hash = self.base.hash(charge.key);
-        is_usual(charge).then(|| (self.lock(hash), hash))
+    pub(in super::super) fn lock_for(
+        &self,
+        now: Nanos,
+        charge: &Charge<'_>,
+    ) -> Option<(MutexGuard<'_, Buckets<B>>, Quick, u64)> {
+        if !is_usual(charge) {
+            return None;
+        }
+        let (hash, is_first) = (self.base.hash(charge.key), self.is_first(charge));
+        let buckets = self.lock(hash);
+        let quick = self.quick_for(&buckets, now, charge, is_first)?;
+        Some((buckets, quick, hash))
+    }
+
+    /// Whether a charge is under the limit that the table was made under, as most are: compared before anything is locked.
+    #[inline]
+    fn is_first(&self, charge: &Charge<'_>) -> bool {
+        charge.limit == self.terms.limit
     }
 
     /// What the buckets of a shard are judged by at once, where the charge is under the same limit as they are, and nothing here
     /// was later than it.
     #[inline]
-    pub(in super::super) fn quick_for(&self, buckets: &Buckets<B>, now: Nanos, charge: &Charge<'_>) -> Option<Quick> {
-        let terms = buckets.terms(self);
-        terms.quick.filter(|_| charge.limit == terms.limit && now >= buckets.latest())
+    fn quick_for(&self, buckets: &Buckets<B>, now: Nanos, charge: &Charge<'_>, is_first: bool) -> Option<Quick> {
+        let may_judge = buckets.are_under(self, is_first, &charge.limit) && now >= buckets.latest();
+        buckets.terms(self).quick.filter(|_| may_judge)
     }
 
     /// The usual visit, by the shortest way; `None` where it is another.
@@ -89,14 +125,17 @@ impl<B: Packed> ShardedTable<B> {
         if !is_usual(charge) {
             return None;
         }
-        let hash = self.base.hash(charge.key);
+        let (hash, is_first) = (self.base.hash(charge.key), self.is_first(charge));
         let shard = self.shard(hash);
         let mut guard = shard.buckets.lock();
         let buckets = &mut *guard;
-        let quick = self.quick_for(buckets, now, charge)?;
+        let quick = self.quick_for(buckets, now, charge, is_first)?;
         let at = match buckets.dense.seek(charge.key, hash) {
             Ok(at) => at,
-            Err(end) => return self.visit_unknown(shard, buckets, now, charge, (hash, end, &quick), passing, next),
+            Err(end) => {
+                let new = self.put_unknown(shard, buckets, now, charge, (hash, end, &quick), passing, next)?;
+                return Some(Visit { settled: new.settled, judged: new.judged(&quick, now), untidy: new.untidy });
+            }
         };
         let slot = buckets.dense.get_mut(at)?;
         let at_once = self.base.bucket.at_once(slot.words, &quick, now, charge.cost)?;
@@ -115,10 +154,11 @@ impl<B: Packed> ShardedTable<B> {
         Some(Visit::of((settled, judged.stamped(u64::from(era)))))
     }
 
-    /// The usual visit of a new key that has room and is known nowhere else.
-    #[inline(never)]
-    #[allow(clippy::too_many_arguments, reason = "the other half of `visit_usual`, apart because it is run once a key")]
-    fn visit_unknown(
+    /// Looks at the bucket of a new key that has room and is known nowhere else, lets the others be looked at, and puts it in if
+    /// it is settled so.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "what two ways have in common, each of which knows all of these")]
+    fn put_unknown(
         &self,
         shard: &Shard<B>,
         buckets: &mut Buckets<B>,
@@ -127,7 +167,7 @@ impl<B: Packed> ShardedTable<B> {
         (hash, end, quick): (u64, Option<usize>, &Quick),
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
-    ) -> Option<Visit> {
+    ) -> Option<Unknown<B::Words>> {
         if self.base.may_know_elsewhere()
             || now < self.base.emptied()
             || (buckets.has_beside() && buckets.find_beside(self, charge.key, hash).is_some())
@@ -147,7 +187,7 @@ impl<B: Packed> ShardedTable<B> {
         };
         let (settled, era) = (next(passing), self.base.kin.era());
         if settled != Settled::Passed {
-            return Some(Visit::of((settled, Judged::new(at_once.looked(quick), None))));
+            return Some(Unknown { settled, at_once, era: None, untidy: false });
         }
         let slot = Slot::new(charge.key, era, words);
         buckets.dense.insert(vacancy, slot);
@@ -160,7 +200,16 @@ impl<B: Packed> ShardedTable<B> {
         }
         buckets.seen = now;
         shard.has_fresh_at(self.fresh_at(&slot, &charge.limit, now));
-        let judged = Judged::taken(at_once.took(quick, now)).stamped(u64::from(era));
-        Some(Visit { settled, judged, untidy: buckets.dense.is_crowded() })
+        Some(Unknown { settled, at_once, era: Some(era), untidy: buckets.dense.is_crowded() })
+    }
+}
+
+impl<W> Unknown<W> {
+    #[inline]
+    fn judged(&self, quick: &Quick, now: Nanos) -> Judged {
+        match self.era {
+            Some(era) => Judged::taken(self.at_once.took(quick, now)).stamped(u64::from(era)),
+            None => Judged::new(self.at_once.looked(quick), None),
+        }
     }
 }
