@@ -12,6 +12,8 @@ use crate::{
     time::Nanos,
 };
 
+type Words = <TokenBucket as Packed>::Words;
+
 /// A rule's place, known to be one of token buckets.
 #[derive(Clone)]
 pub(crate) struct Direct {
@@ -152,11 +154,14 @@ impl<'a> Questions<'a> {
     ///
     /// **Locking**: each key's shard, in the order of their tables, each held until it is known whether all pass and it is charged.
     pub(crate) fn ask(&self, now: Nanos) -> Option<bool> {
-        self.charge(now, self.order.get(..self.len).filter(|_| self.more.is_empty())?, true)
+        let order = self.order.get(..self.len).filter(|_| self.more.is_empty())?;
+        // Where one of the keys is new, a refusal by another rule costs no more for it: most floods are of such.
+        self.charge::<false>(now, order, true).or_else(|| self.charge::<true>(now, order, true))
     }
 
-    /// Charges the buckets of those in `order`, if they pass and those before did (`passing`).
-    fn charge(&self, now: Nanos, order: &[usize], passing: bool) -> Option<bool> {
+    /// Charges the buckets of those in `order`, if they pass and those before did (`passing`). With `NEW`, keys may be new ones,
+    /// and there is an answer only where not all pass.
+    fn charge<const NEW: bool>(&self, now: Nanos, order: &[usize], passing: bool) -> Option<bool> {
         let [at, later @ ..] = order else { return Some(passing) };
         let Question { direct, key, cost, answer } = self.few.get(*at)?.as_ref()?;
         let AnyBuckets::Token(table) = &direct.place.table.buckets else { return None };
@@ -165,11 +170,20 @@ impl<'a> Questions<'a> {
         if !direct.may_judge(table, &buckets, now) {
             return None;
         }
-        let slot = buckets.dense.find_mut(*key, hash)?;
-        let at_once = table.base.bucket.at_once(slot.words, &direct.quick, now, *cost)?;
+        let found = buckets.dense.find(*key, hash);
+        if found.is_none() && !(NEW && table.may_look_at_new(&buckets, now, *key, hash)) {
+            return None;
+        }
+        let slot = found.and_then(|at| buckets.dense.get_mut(at));
+        let words = slot.as_ref().map_or(Words::default(), |slot| slot.words);
+        let at_once = table.base.bucket.at_once(words, &direct.quick, now, *cost)?;
         let passing = passing && at_once.taken.is_some();
-        let all_pass = if later.is_empty() { passing } else { self.charge(now, later, passing)? };
-        if let Some(words) = at_once.taken.filter(|_| all_pass) {
+        let all_pass = match later {
+            [] if NEW && passing => return None,
+            [] => passing,
+            later => self.charge::<NEW>(now, later, passing)?,
+        };
+        if let (Some(words), Some(slot)) = (at_once.taken.filter(|_| all_pass), slot) {
             slot.words = words;
             buckets.seen = now;
         }

@@ -13,7 +13,6 @@ use super::{
 use crate::{
     bucket::{AtOnce, Packed, Quick, TokenBucket},
     charge::{Charge, Judged, Verdicts},
-    key::KeyId,
     time::Nanos,
 };
 
@@ -24,7 +23,8 @@ const MOST: usize = 4;
 struct Held<'a> {
     /// Until it is let go of.
     buckets: Option<MutexGuard<'a, Buckets<TokenBucket>>>,
-    slot: usize,
+    /// Where it is; a new key's is nowhere yet.
+    slot: Option<usize>,
     at_once: AtOnce<<TokenBucket as Packed>::Words>,
     quick: Quick,
     era: u32,
@@ -37,7 +37,7 @@ pub(super) fn decide(now: Nanos, charges: &[Charge<'_>], order: &Order<'_>, verd
     if charges.len() > MOST {
         return false;
     }
-    let (mut all_held, mut pass) = (SmallVec::<[(usize, Held<'_>); MOST]>::new(), true);
+    let (mut all_held, mut pass, mut are_known) = (SmallVec::<[(usize, Held<'_>); MOST]>::new(), true, true);
     for (at, table) in order {
         let held = match (&table.buckets, charges.get(*at)) {
             (AnyBuckets::Token(table), Some(charge)) => hold(table, now, charge),
@@ -46,7 +46,12 @@ pub(super) fn decide(now: Nanos, charges: &[Charge<'_>], order: &Order<'_>, verd
         // What is locked by now is let go of.
         let Some(held) = held else { return false };
         pass &= held.passes();
+        are_known &= held.slot.is_some();
         all_held.push((*at, held));
+    }
+    if pass && !are_known {
+        // A place for a new key is found another way.
+        return false;
     }
     if pass {
         all_held.iter_mut().for_each(|(_, held)| held.take(now));
@@ -66,25 +71,17 @@ pub(super) fn decide(now: Nanos, charges: &[Charge<'_>], order: &Order<'_>, verd
 fn hold<'a>(table: &'a ShardedTable<TokenBucket>, now: Nanos, charge: &Charge<'_>) -> Option<Held<'a>> {
     // One that stands in another's place is settled otherwise than the others.
     let (buckets, quick, hash) = if charge.in_place_of.is_none() { table.lock_for(now, charge)? } else { return None };
-    Held::look(buckets, (charge.key, hash), quick, now, charge.cost)
+    let (slot, words, era) = match buckets.dense.find(charge.key, hash) {
+        Some(slot) => buckets.dense.get(slot).map(|found| (Some(slot), found.words, found.era))?,
+        // A new key is looked at where another rule refuses, so that a flood of them costs no more.
+        None if table.may_look_at_new(&buckets, now, charge.key, hash) => (None, Default::default(), 0),
+        None => return None,
+    };
+    let at_once = TokenBucket.at_once(words, &quick, now, charge.cost)?;
+    Some(Held { buckets: Some(buckets), slot, at_once, quick, era })
 }
 
-impl<'a> Held<'a> {
-    /// Looks at the bucket of a key in its shard.
-    #[inline]
-    fn look(
-        buckets: MutexGuard<'a, Buckets<TokenBucket>>,
-        (key, hash): (KeyId, u64),
-        quick: Quick,
-        now: Nanos,
-        cost: u64,
-    ) -> Option<Self> {
-        let slot = buckets.dense.find(key, hash)?;
-        let found = buckets.dense.get(slot)?;
-        let (at_once, era) = (TokenBucket.at_once(found.words, &quick, now, cost)?, found.era);
-        Some(Held { buckets: Some(buckets), slot, at_once, quick, era })
-    }
-
+impl Held<'_> {
     #[inline]
     fn passes(&self) -> bool {
         self.at_once.taken.is_some()
@@ -98,8 +95,8 @@ impl<'a> Held<'a> {
 
     #[inline]
     fn take(&mut self, now: Nanos) {
-        if let (Some(buckets), Some(words)) = (&mut self.buckets, self.at_once.taken) {
-            buckets.dense.set(self.slot, self.era, words);
+        if let (Some(buckets), Some(slot), Some(words)) = (&mut self.buckets, self.slot, self.at_once.taken) {
+            buckets.dense.set(slot, self.era, words);
             buckets.seen = now;
         }
     }

@@ -120,6 +120,30 @@ fn plain_rules_answer_alike_in_any_order_and_where_nothing_is_known_of_their_sto
 }
 
 #[test]
+fn new_keys_are_refused_alike_where_nothing_is_known_of_their_store_and_leave_nothing() {
+    each_seed(runs() / 10, |random| {
+        let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
+        let store = MemoryStore::new();
+        let mut order = [0, 1, 2, 3, 4, 5];
+        for last in 1..order.len() {
+            order.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        let (one, other) =
+            (plain(&order, store.clone(), &clock), plain(&order, Shared(Arc::new(MemoryStore::new())), &clock));
+        for _ in 0..60 {
+            clock.advance(Duration::from_nanos(random.below(100_000_000)));
+            let request = Request { key: random.below(40), cost: 1 + random.below(5) };
+            let under = Under { rules: [(); 6].map(|()| !random.one_in(4)), request };
+            let before = store.tracked_keys();
+            let (one, other) = (one.check_now(&under).unwrap(), other.check_now(&under).unwrap());
+            assert!(one.rules().eq(other.rules()), "{order:?} {under:?}: {one:?} {other:?}");
+            assert_eq!(one.refusal(), other.refusal(), "{order:?} {under:?}");
+            assert!(one.is_allowed() || store.tracked_keys() <= before, "{order:?} {under:?}");
+        }
+    });
+}
+
+#[test]
 fn a_refusal_by_any_rule_changes_nothing_under_the_others() {
     each_seed(runs() / 10, |random| {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));

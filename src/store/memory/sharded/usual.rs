@@ -12,6 +12,7 @@ use super::{
 use crate::{
     bucket::{AtOnce, Packed, Quick},
     charge::{Charge, Judged, Take, Verdicts},
+    key::KeyId,
     time::Nanos,
 };
 
@@ -154,6 +155,20 @@ impl<B: Packed> ShardedTable<B> {
         Some(Visit::of((settled, judged.stamped(u64::from(era)))))
     }
 
+    /// Whether a key that is not in the dense table is known nowhere else either, so that its bucket is a fresh one.
+    #[inline]
+    fn is_new(&self, buckets: &Buckets<B>, now: Nanos, key: KeyId, hash: u64) -> bool {
+        !self.base.may_know_elsewhere()
+            && now >= self.base.emptied()
+            && !(buckets.has_beside() && buckets.find_beside(self, key, hash).is_some())
+    }
+
+    /// Whether a key that is not in the dense table is to be judged by a fresh bucket, and would find room for it.
+    #[inline(never)]
+    pub(in super::super) fn may_look_at_new(&self, buckets: &Buckets<B>, now: Nanos, key: KeyId, hash: u64) -> bool {
+        self.is_new(buckets, now, key, hash) && self.base.kin.count.has_room()
+    }
+
     /// Looks at the bucket of a new key that has room and is known nowhere else, lets the others be looked at, and puts it in if
     /// it is settled so.
     #[inline]
@@ -168,10 +183,7 @@ impl<B: Packed> ShardedTable<B> {
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
     ) -> Option<Unknown<B::Words>> {
-        if self.base.may_know_elsewhere()
-            || now < self.base.emptied()
-            || (buckets.has_beside() && buckets.find_beside(self, charge.key, hash).is_some())
-        {
+        if !self.is_new(buckets, now, charge.key, hash) {
             return None;
         }
         let at_once = self.base.bucket.at_once(B::Words::default(), quick, now, charge.cost)?;
