@@ -67,7 +67,11 @@ impl StdError for Unsupported {}
 
 /// Why a store gave no answer.
 #[derive(Debug, Clone)]
-pub struct StoreError {
+// One word, so that an answer which mostly is none of these is small.
+pub struct StoreError(Arc<Failure>);
+
+#[derive(Debug, Clone)]
+struct Failure {
     message: Cow<'static, str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     of_one_request: bool,
@@ -76,12 +80,13 @@ pub struct StoreError {
 impl StoreError {
     /// Returns an error that says `message`.
     pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
-        Self { message: message.into(), source: None, of_one_request: false }
+        Self(Arc::new(Failure { message: message.into(), source: None, of_one_request: false }))
     }
 
     /// Returns an error that says `message` and was caused by `source`.
     pub fn caused_by(message: impl Into<Cow<'static, str>>, source: impl StdError + Send + Sync + 'static) -> Self {
-        Self { message: message.into(), source: Some(Arc::new(source)), of_one_request: false }
+        let source: Arc<dyn StdError + Send + Sync> = Arc::new(source);
+        Self(Arc::new(Failure { message: message.into(), source: Some(source), of_one_request: false }))
     }
 
     /// Says that the store answers others, and only what this request asks for has no answer: a key that something else was
@@ -98,24 +103,24 @@ impl StoreError {
     /// ```
     #[must_use]
     pub fn of_one_request(self) -> Self {
-        Self { of_one_request: true, ..self }
+        Self(Arc::new(Failure { of_one_request: true, ..Arc::unwrap_or_clone(self.0) }))
     }
 
     /// Returns whether the store answers others.
     pub fn is_of_one_request(&self) -> bool {
-        self.of_one_request
+        self.0.of_one_request
     }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 
 impl StdError for StoreError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+        self.0.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
     }
 }
 
