@@ -72,8 +72,9 @@ pub(crate) struct Generation<Req> {
 /// Whether there is nothing about the rules but a limit each, so that most steps of a decision can be left out.
 enum Plain {
     No,
-    One,
-    /// Each of them in memory, and there.
+    /// The only one; with its buckets, where they are in memory.
+    One(Option<Direct>),
+    /// Each of them in memory.
     Several(Box<[Direct]>),
 }
 

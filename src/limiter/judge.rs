@@ -71,10 +71,7 @@ impl<Req> Generation<Req> {
     #[inline]
     pub(crate) fn at_once(&self, request: &Req) -> Result<Answered, Unanswerable> {
         let core = &*self.core;
-        if !matches!(self.plain, Plain::One) {
-            return Err(Unanswerable::Unasked);
-        }
-        let ([(rule, reported)], [bound]) = (self.rules.enforcing(), core.bound.as_slice()) else {
+        let (Plain::One(direct), [(rule, reported)]) = (&self.plain, self.rules.enforcing()) else {
             return Err(Unanswerable::Unasked);
         };
         if !rule.holds(request) {
@@ -87,7 +84,7 @@ impl<Req> Generation<Req> {
         let cost = rule.cost_of(request);
         // Read after the user's closures: one that takes a second must not look like a clock that was set back.
         let now = core.clock.now();
-        match bound.direct.as_ref().and_then(|direct| direct.ask(now, key, cost)) {
+        match direct.as_ref().and_then(|direct| direct.ask(now, key, cost)) {
             Some(answer) => Ok(Answered { answer, cost }),
             None => Err(Unanswerable::Charge { now, key, cost }),
         }

@@ -228,7 +228,7 @@ fn plain<Req>(rules: &Rules<Req>, core: &Core) -> Plain {
     let are_plain = rules.enforcing().iter().all(is_plain);
     match rules.enforcing().len() {
         _ if !are_plain || rules.tries() || core.endings.is_some() || core.queues.is_some() => Plain::No,
-        1 => Plain::One,
+        1 => Plain::One(core.bound.first().and_then(|bound| bound.direct.clone())),
         _ => {
             let directs: Option<Box<[Direct]>> = core.bound.iter().map(|bound| bound.direct.clone()).collect();
             directs.filter(|directs| Direct::are_apart(directs)).map_or(Plain::No, Plain::Several)
