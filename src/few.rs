@@ -111,18 +111,8 @@ impl<'a, T> Iterator for Items<'a, T> {
 
     // The chain goes through its two parts one after the other, where calls of `next` would ask each time which it is in.
     #[inline]
-    fn fold<B, F: FnMut(B, &'a T) -> B>(self, init: B, f: F) -> B {
-        self.0.fold(init, f)
-    }
-
-    #[inline]
     fn all<F: FnMut(&'a T) -> bool>(&mut self, f: F) -> bool {
         self.0.all(f)
-    }
-
-    #[inline]
-    fn any<F: FnMut(&'a T) -> bool>(&mut self, f: F) -> bool {
-        self.0.any(f)
     }
 }
 

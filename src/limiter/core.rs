@@ -37,8 +37,6 @@ pub(super) struct Core {
 /// A rule's place in the store, how long it may hold a request, and whether it refuses while there is no answer.
 pub(super) struct Bound {
     pub(super) slot: Slot,
-    /// The same, where the limiter's own store is in memory and nothing stands before it.
-    pub(super) direct: Option<Direct>,
     pub(super) max_delay: Nanos,
     pub(super) refuses_without_store: bool,
 }
@@ -143,6 +141,11 @@ impl Bound {
 }
 
 impl Core {
+    /// The rules' buckets, where the limiter's own store is in memory and nothing stands before it.
+    pub(super) fn directs(&self) -> impl Iterator<Item = Option<Direct>> {
+        self.bound.iter().enumerate().map(|(at, bound)| Direct::at(&bound.slot, at).filter(|_| self.in_memory))
+    }
+
     /// A decision that nothing was said of yet.
     #[inline]
     pub(super) fn undecided(&self) -> Decision {

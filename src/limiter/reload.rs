@@ -73,7 +73,7 @@ impl<Req> Shared<Req> {
         clock: Arc<dyn Clock>,
         on_decision: Option<Hook<Req>>,
     ) -> Result<Self, ConfigError> {
-        let bound = bind(&rules, (&*store, in_memory), None)?;
+        let bound = bind(&rules, &*store, None)?;
         let (info, secret) = (Arc::clone(rules.info()), store.secret().clone());
         let (clock_too, store_state) = (Arc::clone(&clock), Arc::default());
         let (endings, queues) = (endings(&rules), queues(&rules, None));
@@ -218,7 +218,7 @@ fn bind_after<Req>(before: &Arc<Generation<Req>>, rules: &Rules<Req>, turn: &Tur
              it by refuse_with_outcome, or drop it",
         ));
     }
-    bind(rules, (&*before.core.store, before.core.in_memory), Some(before))
+    bind(rules, &*before.core.store, Some(before))
 }
 
 /// Whether all rules enforce, and let a request pass or not: they hold none back, have one limit for all and do not ask how they
@@ -228,9 +228,9 @@ fn plain<Req>(rules: &Rules<Req>, core: &Core) -> Plain {
     let are_plain = rules.enforcing().iter().all(is_plain);
     match rules.enforcing().len() {
         _ if !are_plain || rules.tries() || core.endings.is_some() || core.queues.is_some() => Plain::No,
-        1 => Plain::One(core.bound.first().and_then(|bound| bound.direct.clone())),
+        1 => Plain::One(core.directs().next().flatten()),
         _ => {
-            let directs: Option<Box<[Direct]>> = core.bound.iter().map(|bound| bound.direct.clone()).collect();
+            let directs: Option<Box<[Direct]>> = core.directs().collect();
             directs.filter(|directs| Direct::are_apart(directs)).map_or(Plain::No, Plain::Several)
         }
     }
@@ -239,10 +239,10 @@ fn plain<Req>(rules: &Rules<Req>, core: &Core) -> Plain {
 /// Gives every rule its place in the store, that of the rule it replaces where there is one.
 fn bind<Req>(
     rules: &Rules<Req>,
-    (store, in_memory): (&dyn Store, bool),
+    store: &dyn Store,
     before: Option<&Arc<Generation<Req>>>,
 ) -> Result<Vec<Bound>, ConfigError> {
-    let bind = |(at, (rule, _)): (usize, &(Rule<Req>, _))| {
+    let bind = |(rule, _): &(Rule<Req>, _)| {
         let spec = rule.spec();
         if matches!(spec.on_store_failure, Some(FailurePolicy::Fallback(_))) && !store.has_fallback() {
             return Err(ConfigError::new(
@@ -255,10 +255,9 @@ fn bind<Req>(
         let slot = store
             .bind(&spec, before.map(|before| &before.slot))
             .map_err(|why| ConfigError::new(rule.name(), "store", why.to_string()))?;
-        let direct = Direct::at(&slot, at).filter(|_| in_memory);
-        Ok(Bound { slot, direct, max_delay: rule.max_delay(), refuses_without_store: rule.refuses_without_store() })
+        Ok(Bound { slot, max_delay: rule.max_delay(), refuses_without_store: rule.refuses_without_store() })
     };
-    rules.iter().enumerate().map(bind).collect()
+    rules.iter().map(bind).collect()
 }
 
 /// What becomes of charges when requests end, unless all of them stand.

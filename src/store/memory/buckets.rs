@@ -43,10 +43,11 @@ impl<B: Packed> Buckets<B> {
         self.beside.as_ref().and_then(|beside| beside.terms.as_ref()).unwrap_or(&table.terms)
     }
 
-    /// Whether the buckets in the dense table are judged under `limit`: `is_first` where that is the one of the table's making.
+    /// Whether the buckets in the dense table are judged under `limit`, and nothing here was later than `now`; `is_first` where
+    /// the limit is the one of the table's making.
     #[inline]
-    pub(super) fn are_under(&self, table: &ShardedTable<B>, is_first: bool, limit: &Limit) -> bool {
-        (is_first && self.beside.is_none()) || self.terms(table).limit == *limit
+    pub(super) fn may_judge(&self, table: &ShardedTable<B>, (limit, is_first): (&Limit, bool), now: Nanos) -> bool {
+        ((is_first && self.beside.is_none()) || self.terms(table).limit == *limit) && now >= self.latest()
     }
 
     fn beside(&mut self, table: &ShardedTable<B>) -> &mut Beside<B> {

@@ -1,14 +1,15 @@
 //! The shortest way to buckets there is: of a limiter whose store is a [`MemoryStore`](super::MemoryStore), and whose rules ask in
 //! the usual way. It says and does what [`Store::decide`](crate::store::Store::decide) would.
 
-use std::{cell::Cell, sync::Arc};
+use std::{array, cell::Cell, sync::Arc};
 
-use super::{Place, buckets::Buckets, line::AnyBuckets, sharded::ShardedTable};
+use super::{Place, line::AnyBuckets, together::MOST};
 use crate::{
     bucket::{AtOnce, Packed, Quick, TokenBucket},
     charge::Slot,
     decision::Verdict,
     key::KeyId,
+    limit::Limit,
     time::Nanos,
 };
 
@@ -66,7 +67,7 @@ impl Direct {
         let AnyBuckets::Token(table) = &self.place.table.buckets else { return None };
         let hash = table.base.hash(key);
         let mut buckets = table.lock(hash);
-        if !self.may_judge(table, &buckets, now) {
+        if !buckets.may_judge(table, self.limit(), now) {
             return None;
         }
         let slot = buckets.dense.find_mut(key, hash)?;
@@ -80,15 +81,12 @@ impl Direct {
         Some(Answer { at_once: at_once.without_words(), quick: self.quick, now })
     }
 
-    /// Whether the buckets of a shard are judged under the rule's own limit, and nothing here was later than `now`.
+    /// The limit to judge under, and whether the table was made under it.
     #[inline]
-    fn may_judge(&self, table: &ShardedTable<TokenBucket>, buckets: &Buckets<TokenBucket>, now: Nanos) -> bool {
-        buckets.are_under(table, self.is_first_limit, &self.place.limit) && now >= buckets.latest()
+    fn limit(&self) -> (&Limit, bool) {
+        (&self.place.limit, self.is_first_limit)
     }
 }
-
-/// As many rules as may be asked together without memory being asked for.
-const MOST: usize = 4;
 
 /// What one of several rules asks.
 pub(crate) struct Question<'a> {
@@ -112,7 +110,8 @@ pub(crate) struct Questions<'a> {
 impl<'a> Questions<'a> {
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { few: [None, None, None, None], len: 0, order: [0, 1, 2, 3], last_turn: 0, more: Vec::new() }
+        let order = array::from_fn(|at| at);
+        Self { few: [const { None }; MOST], len: 0, order, last_turn: 0, more: Vec::new() }
     }
 
     #[inline]
@@ -167,7 +166,7 @@ impl<'a> Questions<'a> {
         let AnyBuckets::Token(table) = &direct.place.table.buckets else { return None };
         let hash = table.base.hash(*key);
         let mut buckets = table.lock(hash);
-        if !direct.may_judge(table, &buckets, now) {
+        if !buckets.may_judge(table, direct.limit(), now) {
             return None;
         }
         let found = buckets.dense.find(*key, hash);

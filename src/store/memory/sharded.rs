@@ -31,6 +31,8 @@ use crate::{
 mod moving;
 mod usual;
 
+pub(super) use usual::Usual;
+
 /// How many keys there are to a shard where the table is full, about. No work under a lock is over more than twice as many.
 const KEYS: usize = 1_024;
 

@@ -57,7 +57,13 @@ impl Alone {
     #[inline]
     pub(super) fn judged(visit: Visit, verdicts: &mut Verdicts) -> Self {
         verdicts.push(visit.judged);
-        if visit.untidy { Self::Untidy } else { Self::Judged }
+        Self::tidied(visit.untidy)
+    }
+
+    /// It was judged, and the table wants to be tidied or not.
+    #[inline]
+    pub(super) fn tidied(untidy: bool) -> Self {
+        if untidy { Self::Untidy } else { Self::Judged }
     }
 }
 

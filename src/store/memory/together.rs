@@ -8,7 +8,7 @@ use super::{
     line::AnyBuckets,
     lock::MutexGuard,
     round::{Order, pending},
-    sharded::ShardedTable,
+    sharded::{ShardedTable, Usual},
 };
 use crate::{
     bucket::{AtOnce, Packed, Quick, TokenBucket},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// As many charges as may be decided together without memory being asked for.
-const MOST: usize = 4;
+pub(super) const MOST: usize = 4;
 
 /// A bucket that is locked and was looked at.
 struct Held<'a> {
@@ -70,7 +70,8 @@ pub(super) fn decide(now: Nanos, charges: &[Charge<'_>], order: &Order<'_>, verd
 #[inline]
 fn hold<'a>(table: &'a ShardedTable<TokenBucket>, now: Nanos, charge: &Charge<'_>) -> Option<Held<'a>> {
     // One that stands in another's place is settled otherwise than the others.
-    let (buckets, quick, hash) = if charge.in_place_of.is_none() { table.lock_for(now, charge)? } else { return None };
+    let usual = if charge.in_place_of.is_none() { table.lock_for(now, charge)? } else { return None };
+    let Usual { buckets, quick, hash, .. } = usual;
     let (slot, words, era) = match buckets.dense.find(charge.key, hash) {
         Some(slot) => buckets.dense.get(slot).map(|found| (Some(slot), found.words, found.era))?,
         // A new key is looked at where another rule refuses, so that a flood of them costs no more.

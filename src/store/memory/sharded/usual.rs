@@ -22,6 +22,16 @@ fn is_usual(charge: &Charge<'_>) -> bool {
     charge.take == Take::IfPassed && charge.votes && charge.keep == 0 && charge.max_delay == Nanos::ZERO
 }
 
+/// The shard of a charge that is as most are.
+pub(in super::super) struct Usual<'a, B: Packed> {
+    shard: &'a Shard<B>,
+    pub(in super::super) buckets: MutexGuard<'a, Buckets<B>>,
+    /// What its buckets are judged by.
+    pub(in super::super) quick: Quick,
+    /// The key's.
+    pub(in super::super) hash: u64,
+}
+
 /// What came of a key that was not there.
 struct Unknown<W> {
     settled: Settled,
@@ -40,14 +50,8 @@ impl<B: Packed> ShardedTable<B> {
         charge: &Charge<'_>,
         verdicts: &mut Verdicts,
     ) -> Option<Alone> {
-        if !is_usual(charge) {
-            return None;
-        }
-        let (hash, is_first) = (self.base.hash(charge.key), self.is_first(charge));
-        let shard = self.shard(hash);
-        let mut guard = shard.buckets.lock();
+        let Usual { shard, buckets: mut guard, quick, hash } = self.lock_for(now, charge)?;
         let buckets = &mut *guard;
-        let quick = self.quick_for(buckets, now, charge, is_first)?;
         let at = match buckets.dense.seek(charge.key, hash) {
             Ok(at) => at,
             Err(end) => return self.decide_unknown(shard, buckets, now, charge, (hash, end, &quick), verdicts),
@@ -81,37 +85,23 @@ impl<B: Packed> ShardedTable<B> {
     ) -> Option<Alone> {
         let new = self.put_unknown(shard, buckets, now, charge, found, true, nothing_else)?;
         verdicts.push_made(|| new.judged(found.2, now));
-        Some(if new.untidy { Alone::Untidy } else { Alone::Judged })
+        Some(Alone::tidied(new.untidy))
     }
 
-    /// Locks the shard of a charge that is as most are, and returns what its buckets are judged by at once, and the hash.
-    #[inline]
-    pub(in super::super) fn lock_for(
-        &self,
-        now: Nanos,
-        charge: &Charge<'_>,
-    ) -> Option<(MutexGuard<'_, Buckets<B>>, Quick, u64)> {
+    /// Locks the shard of a charge that is as most are, where its buckets can be judged at once.
+    #[inline(always)]
+    pub(in super::super) fn lock_for(&self, now: Nanos, charge: &Charge<'_>) -> Option<Usual<'_, B>> {
         if !is_usual(charge) {
             return None;
         }
-        let (hash, is_first) = (self.base.hash(charge.key), self.is_first(charge));
-        let buckets = self.lock(hash);
-        let quick = self.quick_for(&buckets, now, charge, is_first)?;
-        Some((buckets, quick, hash))
-    }
-
-    /// Whether a charge is under the limit that the table was made under, as most are: compared before anything is locked.
-    #[inline]
-    fn is_first(&self, charge: &Charge<'_>) -> bool {
-        charge.limit == self.terms.limit
-    }
-
-    /// What the buckets of a shard are judged by at once, where the charge is under the same limit as they are, and nothing here
-    /// was later than it.
-    #[inline]
-    fn quick_for(&self, buckets: &Buckets<B>, now: Nanos, charge: &Charge<'_>, is_first: bool) -> Option<Quick> {
-        let may_judge = buckets.are_under(self, is_first, &charge.limit) && now >= buckets.latest();
-        buckets.terms(self).quick.filter(|_| may_judge)
+        // Compared before anything is locked.
+        let is_first = charge.limit == self.terms.limit;
+        let hash = self.base.hash(charge.key);
+        let shard = self.shard(hash);
+        let buckets = shard.buckets.lock();
+        let may_judge = buckets.may_judge(self, (&charge.limit, is_first), now);
+        let quick = buckets.terms(self).quick.filter(|_| may_judge)?;
+        Some(Usual { shard, buckets, quick, hash })
     }
 
     /// The usual visit, by the shortest way; `None` where it is another.
@@ -123,14 +113,8 @@ impl<B: Packed> ShardedTable<B> {
         passing: bool,
         mut next: impl FnMut(bool) -> Settled,
     ) -> Option<Visit> {
-        if !is_usual(charge) {
-            return None;
-        }
-        let (hash, is_first) = (self.base.hash(charge.key), self.is_first(charge));
-        let shard = self.shard(hash);
-        let mut guard = shard.buckets.lock();
+        let Usual { shard, buckets: mut guard, quick, hash } = self.lock_for(now, charge)?;
         let buckets = &mut *guard;
-        let quick = self.quick_for(buckets, now, charge, is_first)?;
         let at = match buckets.dense.seek(charge.key, hash) {
             Ok(at) => at,
             Err(end) => {
