@@ -20,9 +20,10 @@ use crate::{
 
 const CONNECTIONS: usize = 64;
 
-const SERVED: [&str; 9] = [
+const SERVED: [&str; 10] = [
     "none",
     "own_429",
+    "own_429_alike",
     "tollgate_off",
     "tower_governor",
     "tollgate_ietf",
@@ -78,13 +79,14 @@ pub fn run(scale: Scale, report: &mut Report) {
     }
 }
 
-const COMPARED: [(&str, &str, &str); 6] = [
+const COMPARED: [(&str, &str, &str); 7] = [
     ("off_over_tower_governor", "tollgate_off", "tower_governor"),
     ("ietf_over_tower_governor_headers", "tollgate_ietf", "tower_governor_headers"),
     ("x_over_tower_governor_headers", "tollgate_x", "tower_governor_headers"),
     ("off_over_none", "tollgate_off", "none"),
     ("refused_over_tower_governor", "refused_tollgate_x", "refused_tower_governor"),
     ("refused_over_own_429", "refused_tollgate_x", "own_429"),
+    ("refused_over_own_429_alike", "refused_tollgate_x", "own_429_alike"),
 ];
 
 fn pinning() -> bool {

@@ -204,6 +204,36 @@ fn own_429(place: Place) -> Built {
     }
 }
 
+/// The same with what our refusals tell, said by hand: what those fields and the document cost whoever sends them.
+fn own_429_alike(place: Place) -> Built {
+    const FIELDS: [(&str, &str); 6] = [
+        ("content-type", "application/problem+json"),
+        ("retry-after", "3600"),
+        ("cache-control", "no-store"),
+        ("x-ratelimit-limit", "1"),
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "3600"),
+    ];
+    const DOCUMENT: &str = concat!(
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","#,
+        r#""status":429,"detail":"The limit is used up; try again in 3600 s.","violated-policies":["client"]}"#
+    );
+    fn answer() -> Response<Body> {
+        let mut response = Response::new(Body::from(DOCUMENT));
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        response.headers_mut().reserve(FIELDS.len());
+        for (name, value) in FIELDS {
+            response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        response
+    }
+    if place == Place::Router {
+        Built::Serves(Router::new().route("/", get(|| async { answer() })))
+    } else {
+        Built::Sends(through(tower::service_fn(|_: Request<Body>| ready(Ok::<_, Infallible>(answer())))))
+    }
+}
+
 /// A request that is made and sent nowhere: what of every number here is the measurement's own.
 fn unsent(_: Place) -> Built {
     let mut turn = 0;
@@ -227,6 +257,7 @@ pub const ALL: &[Stack] = &[
     stack!("axum_governor", 200, axum_governor(Quota::PLENTY)),
     stack!("tower_rate_tier", 200, tier(tower_rate_tier::Quota::per_second(1_000_000_000))),
     Stack { name: "own_429", status: 429, make: own_429 },
+    Stack { name: "own_429_alike", status: 429, make: own_429_alike },
     stack!("refused_tollgate_off", 429, ours(Quota::ONE, Headers::None)),
     stack!("refused_tollgate_x", 429, ours(Quota::ONE, Headers::XRateLimit)),
     stack!("refused_tollgate_ietf", 429, ours(Quota::ONE, Headers::Ietf)),
