@@ -67,6 +67,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use axum::{body::Body, extract::connect_info::MockConnectInfo};
     use tower::ServiceExt;
 
@@ -76,7 +78,7 @@ mod tests {
         Request::builder().header("authorization", format!("Bearer {token}")).body(Body::empty()).unwrap()
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn limits_users_after_authentication_and_addresses_before() {
         let app = app().layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4000))));
         let status = async |token| app.clone().oneshot(request(token)).await.unwrap().status();
@@ -84,9 +86,16 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(status(ana).await, 200);
         }
+        // Whoever waits as long as it was told is let in, and nobody who comes before.
+        let refused = app.clone().oneshot(request(ana)).await.unwrap();
+        assert_eq!(refused.status(), 429);
+        assert_eq!(refused.headers()["retry-after"], "1");
+        tokio::time::advance(Duration::from_millis(999)).await;
         assert_eq!(status(ana).await, 429);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(status(ana).await, 200);
         assert_eq!(status(bob).await, 200);
-        for _ in 0..15 {
+        for _ in 0..13 {
             assert_eq!(status(wrong).await, 401);
         }
         assert_eq!(status(wrong).await, 429);

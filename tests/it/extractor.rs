@@ -11,16 +11,14 @@ use axum::{
 };
 use serde_json::{Value, json};
 use tollgate::{
-    Decision, Limit, Limiter, RateLimitLayer, Rule,
+    Decision, Limit, Rule,
     bucket::{FixedWindow, LeakyBucket},
     key,
     time::ManualClock,
 };
 use tower::ServiceExt;
 
-fn layer(rules: impl IntoIterator<Item = Rule<Request>>, clock: &ManualClock) -> RateLimitLayer<Request> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap().into()
-}
+use crate::support::layer;
 
 /// Tells everything the decision has.
 fn told(decision: &Decision) -> Value {

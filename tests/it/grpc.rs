@@ -25,13 +25,9 @@ use tower::Layer;
 
 use counter::{Client, Counter, number};
 
-use crate::support::Down;
+use crate::support::{Down, layer};
 
 type Request = http::Request<Body>;
-
-fn layer(rules: impl IntoIterator<Item = Rule<Request>>, clock: &ManualClock) -> RateLimitLayer<Request> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap().into()
-}
 
 /// Binds a socket of its own.
 async fn incoming() -> (SocketAddr, TcpIncoming) {

@@ -33,6 +33,8 @@ const IN_TIME: Duration = Duration::from_millis(26);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Up,
+    /// It answers when others have had a turn: for tests in which time goes on.
+    Yields,
     /// It answers as well, but so much later.
     Slow(Duration),
     Hangs,
@@ -109,6 +111,7 @@ impl Faulty {
         Reply::Pending(Box::pin(async move {
             match mode {
                 Mode::Slow(late) => sleep(late).await,
+                Mode::Yields => tokio::task::yield_now().await,
                 Mode::Hangs => std::future::pending().await,
                 Mode::FailsLater | Mode::PassesProbes => {
                     sleep(Duration::from_millis(1)).await;

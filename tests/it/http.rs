@@ -16,8 +16,10 @@ use axum::{
     http::{HeaderMap, Method, StatusCode},
     routing::get,
 };
-use tollgate::{Limiter, RateLimitLayer, Rule, time::ManualClock};
+use tollgate::{Rule, time::ManualClock};
 use tower::ServiceExt;
+
+use crate::support::layer;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -68,10 +70,6 @@ fn digits(text: &str) -> u64 {
     assert!(!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()), "{text:?}");
     assert!(text == "0" || !text.starts_with('0'), "{text:?}");
     text.parse().unwrap()
-}
-
-fn layer(rules: impl IntoIterator<Item = Rule<Request>>, clock: &ManualClock) -> RateLimitLayer<Request> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap().into()
 }
 
 /// One route that says hello.

@@ -38,6 +38,7 @@ mod rules_as_data;
 mod seeds;
 mod service;
 mod sockets;
+mod soon;
 mod stats;
 mod support;
 mod threads;

@@ -15,7 +15,7 @@ use tollgate::{
 
 use crate::{
     random::{Random, each_seed, from_env},
-    support::logged,
+    support::{limiter, logged},
 };
 
 /// A request: who asks, and for how much.
@@ -23,10 +23,6 @@ type Ask = (u64, u64);
 
 fn by_client(name: &'static str, limit: Limit) -> Rule<Ask> {
     Rule::new(name, limit, |ask: &Ask| Some(Key::from(ask.0))).cost(|ask: &Ask| ask.1)
-}
-
-fn limiter(rules: Vec<Rule<Ask>>, clock: &ManualClock) -> Limiter<Ask> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap()
 }
 
 /// A rule of any algorithm, with a small limit.

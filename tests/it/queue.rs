@@ -20,7 +20,10 @@ use tollgate::{
     time::ManualClock,
 };
 
-use crate::random::{Random, each_seed, from_env};
+use crate::{
+    random::{Random, each_seed, from_env},
+    support::limiter,
+};
 
 /// A request: whose, and how many places it takes.
 type Ask = (u64, u64);
@@ -32,10 +35,6 @@ fn queued(places: u64, most: usize) -> Rule<Ask> {
     Rule::new("places", Limit::in_flight(places), |ask: &Ask| Some(Key::from(ask.0)))
         .cost(|ask: &Ask| ask.1)
         .queue(most, LONGEST)
-}
-
-fn limiter(rules: Vec<Rule<Ask>>, clock: &ManualClock) -> Limiter<Ask> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap()
 }
 
 type Acquired = Result<(Decision, Receipt), tollgate::Error>;

@@ -4,7 +4,6 @@ use std::{
     env,
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Command, Stdio},
-    time::Duration,
 };
 
 use axum::{
@@ -137,10 +136,6 @@ async fn the_quickstart_limits_users_and_addresses_over_a_socket() {
     // Somebody else is not held up by it, on this connection or on another.
     assert_eq!(client.get("bob-secret").await.status, 200);
     assert_eq!(server.connect().await.get("bob-secret").await.status, 200);
-
-    // Whoever waits as long as it was told is let in.
-    tokio::time::sleep(Duration::from_secs(refused.number("retry-after"))).await;
-    assert_eq!(client.get("ana-secret").await.status, 200);
 
     // Whoever guesses tokens is told so, until the limit of the address is spent.
     let mut guesses = 0;

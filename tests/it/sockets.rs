@@ -34,15 +34,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use tollgate::{Limiter, RateLimitLayer, Rule, time::ManualClock};
 
+use crate::{soon::PATIENCE, support::layer};
+
 /// Both versions; HTTP/2 by prior knowledge, since there is no TLS to agree on it.
 const BOTH: [Version; 2] = [Version::HTTP_11, Version::HTTP_2];
-
-/// How long a test waits for what has to happen over a socket. Far longer than it ever takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn layer(rules: impl IntoIterator<Item = Rule<Request>>, clock: &ManualClock) -> RateLimitLayer<Request> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap().into()
-}
 
 /// A running server. It ends with the test's runtime.
 struct Server {

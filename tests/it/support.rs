@@ -1,4 +1,4 @@
-//! What several areas need: stores that answer late or not at all, and a service that notices a broken tower contract.
+//! What several areas need: limiters by a clock that the test moves, stores that answer late or not at all, and a service that notices a broken tower contract.
 
 use std::{
     fmt,
@@ -12,13 +12,23 @@ use std::{
 
 use tokio::sync::Semaphore;
 use tollgate::{
-    StoreError, Unsupported,
+    Limiter, RateLimitLayer, Rule, StoreError, Unsupported,
     charge::{Charge, RuleSpec, Slot, Take, Taken, Verdicts},
     key::{KeyId, Secret},
     store::{MemoryStore, Reply, Store},
-    time::Nanos,
+    time::{ManualClock, Nanos},
 };
 use tower::Service;
+
+/// A limiter by a clock that the test moves.
+pub(crate) fn limiter<Req>(rules: impl IntoIterator<Item = Rule<Req>>, clock: &ManualClock) -> Limiter<Req> {
+    Limiter::builder(rules).clock(clock.clone()).build().unwrap()
+}
+
+/// A layer by a clock that the test moves.
+pub(crate) fn layer<Req>(rules: impl IntoIterator<Item = Rule<Req>>, clock: &ManualClock) -> RateLimitLayer<Req> {
+    limiter(rules, clock).into()
+}
 
 /// A memory store behind a wire: it answers when it is told to, and charges at that moment. Whoever is given a clone
 /// of `memory` sees the counts at once.

@@ -3,10 +3,7 @@
 use std::{
     collections::VecDeque,
     future::pending,
-    sync::{
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     task::{Context, Poll, Wake, Waker},
 };
 
@@ -15,7 +12,11 @@ use tollgate::{RateLimitLayer, bucket::LeakyBucket, store::Receipt, time::BoxFut
 use tower::{Layer, Service};
 
 use super::*;
-use crate::random::{Random, each_seed, from_env};
+use crate::{
+    random::{Random, each_seed, from_env},
+    soon::ends,
+    support::limiter,
+};
 
 /// A request: whose, and how many places it takes.
 type Ask = (u64, u64);
@@ -24,10 +25,6 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 fn places(most: u64) -> Rule<Ask> {
     Rule::new("places", Limit::in_flight(most), |ask: &Ask| Some(Key::from(ask.0))).cost(|ask: &Ask| ask.1)
-}
-
-fn limiter(rules: Vec<Rule<Ask>>, clock: &ManualClock) -> Limiter<Ask> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap()
 }
 
 fn free(limiter: &Limiter<Ask>, key: u64) -> u64 {
@@ -123,8 +120,7 @@ impl Drop for LeadsBack {
 #[test]
 fn a_waker_may_lead_back_to_the_line_that_keeps_it() {
     for polled_again in [false, true] {
-        let (done, is_done) = mpsc::channel();
-        std::thread::spawn(move || {
+        ends("deadlock: the waker was dropped under the line's lock", move || {
             let limiter = Limiter::builder([places(1).queue(9, LONGEST)]).clock(Stopped).build().unwrap();
             let (_, _held) = limiter.reserve_now(&(1, 1)).unwrap();
             let mut waits = Box::pin(limiter.acquire_receipt(&(1, 1)));
@@ -135,9 +131,7 @@ fn a_waker_may_lead_back_to_the_line_that_keeps_it() {
                 assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             }
             drop(waits);
-            done.send(()).unwrap();
         });
-        is_done.recv_timeout(Duration::from_secs(3)).expect("deadlock: the waker was dropped under the line's lock");
     }
 }
 

@@ -1,10 +1,6 @@
 //! Rules that change while others hold on to them.
 
-use std::{
-    convert::Infallible,
-    sync::{Weak, mpsc},
-    task::Poll,
-};
+use std::{convert::Infallible, sync::Weak, task::Poll};
 
 use http::Response;
 use tokio_test::{assert_pending, task};
@@ -12,6 +8,7 @@ use tollgate::{RateLimitLayer, key, response::Headers};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::*;
+use crate::soon::ends;
 
 /// Who waits keeps its turn when the line gets longer or shorter, or more patient.
 #[test]
@@ -106,9 +103,8 @@ fn what_a_closure_owns_may_reload_when_it_is_dropped() {
     };
     let (good, replaced) = (rule(Limit::per_minute(1)), Rule::global("last", Limit::per_minute(1)));
     let refused = [rule(Limit::per_minute(0)), rule(Limit::per_minute(1))];
-    let (done, is_done) = mpsc::channel();
     let shared = Arc::clone(&limiter);
-    std::thread::spawn(move || {
+    let reloaded = ends("deadlock: rules were dropped in another's turn", move || {
         let limiter = shared.get().unwrap();
         limiter.reload([good]).unwrap();
         limiter.reload([replaced]).unwrap();
@@ -116,10 +112,8 @@ fn what_a_closure_owns_may_reload_when_it_is_dropped() {
             // Two rules of one name, if nothing else is wrong.
             assert!(limiter.reload([rule.clone(), rule]).is_err());
         }
-        done.send(limiter.reloads().reloaded).unwrap();
+        limiter.reloads().reloaded
     });
-    let reloaded =
-        is_done.recv_timeout(Duration::from_secs(3)).expect("deadlock: rules were dropped in another's turn");
     assert_eq!(reloaded, 5, "two, and one for each of the three that were dropped");
     drop(limiter);
 }

@@ -252,7 +252,7 @@ fn without_a_runtime_the_store_is_asked_every_time() {
 async fn exactly_the_limit_passes_under_many_tasks_up_or_down() {
     const LIMIT: u64 = 500;
     let rules = || [rule("r", Limit::per_day(LIMIT)).on_store_failure(FailurePolicy::Fallback(Share::one_in(5)))];
-    for (mode, expected) in [(Mode::Up, LIMIT), (Mode::FailsAtOnce, LIMIT / 5)] {
+    for (mode, expected) in [(Mode::Yields, LIMIT), (Mode::FailsAtOnce, LIMIT / 5)] {
         // Time is not paused here, and a deadline must not be missed on a busy machine.
         let set = |builder: GuardedBuilder| builder.deadline(Duration::from_secs(60));
         let rig = Arc::new(Rig::built(mode, FailurePolicy::Refuse, rules(), set));

@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::task::noop_waker_ref;
@@ -26,6 +26,7 @@ use tower::{Layer, Service, service_fn};
 use super::{OPERATIONS_A_RUN, Promise, Start};
 use crate::{
     random::{Random, each_seed, from_env},
+    soon::PATIENCE,
     support::Broken,
 };
 
@@ -54,7 +55,7 @@ pub(crate) trait Wire {
     /// Polls as often as it takes.
     fn drive(&self, poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>);
 
-    /// Waits a moment for what comes back; `None` where all of it has.
+    /// Waits for what is on its way back as far as it can; `None` where all of it has come.
     fn wait(&self) -> Option<()>;
 
     /// Whether a client may leave before the store has answered.
@@ -128,13 +129,13 @@ impl<'a> Run<'a> {
 
     /// What is counted, once it is what `is_right` wants or nothing more comes back.
     fn used_once(&self, is_right: impl Fn(&[u64]) -> bool) -> Vec<u64> {
-        for _ in 0..5_000 {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
             let used = self.used();
-            if is_right(&used) || self.wire.wait().is_none() {
+            if is_right(&used) || self.wire.wait().is_none() || Instant::now() > give_up {
                 return used;
             }
         }
-        self.used()
     }
 
     /// Waits until all has come back that does.

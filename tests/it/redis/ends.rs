@@ -10,18 +10,13 @@ use tollgate::{
 };
 
 use super::{
-    Duration, secret,
+    Duration, comes_to, secret,
     server::{Server, free_port},
 };
 
 /// Waits until nothing runs in the runtime but the test.
 async fn nothing_runs() {
-    let ends = async {
-        while Handle::current().metrics().num_alive_tasks() > 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), ends).await.expect("a task runs on");
+    comes_to("tasks that run on", 0, async || Handle::current().metrics().num_alive_tasks()).await;
 }
 
 #[tokio::test]

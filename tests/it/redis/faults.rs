@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
+use tokio::time::sleep;
 use tollgate::{Key, Limit, Limiter, Rule, bucket::FixedWindow};
 
-use super::{Duration, RedisStore, late::Lateness, proxy::Proxy, secret, server::Server, until};
+use super::{
+    Duration, RedisStore, asking::Asking, comes_to, late::Lateness, proxy::Proxy, secret, server::Server, until,
+};
 
 const DEADLINE: Duration = Duration::from_millis(25);
 const PERMITS: u64 = 1_000_000;
@@ -33,44 +35,37 @@ struct Asked {
     error: Option<String>,
 }
 
-/// Asks every millisecond or two, whether or not earlier questions are answered.
-struct Asking {
-    stop: tokio::sync::oneshot::Sender<()>,
-    asking: JoinHandle<Vec<Asked>>,
+/// Asks every few milliseconds, and times the machine beside it.
+struct Faulted {
+    asking: Asking<Asked>,
     lateness: Lateness,
 }
 
-impl Asking {
+impl Faulted {
     fn begin(limiter: &Limiter<u64>) -> Self {
-        let (stop, mut stopped) = tokio::sync::oneshot::channel();
         let limiter = limiter.clone();
-        let asking = tokio::spawn(async move {
-            let (answers, mut answered) = mpsc::unbounded_channel();
-            while stopped.try_recv().is_err() {
-                let (limiter, answers) = (limiter.clone(), answers.clone());
-                tokio::spawn(async move {
-                    let at = Instant::now();
-                    let error = limiter.check(&7).await.err().map(|error| {
-                        let why = std::error::Error::source(&error).unwrap();
-                        format!("{why}: {:?}", why.source().map(ToString::to_string))
-                    });
-                    let _ = answers.send(Asked { at, took: at.elapsed(), error });
+        let ask = move || {
+            let limiter = limiter.clone();
+            [async move {
+                let at = Instant::now();
+                let error = limiter.check(&7).await.err().map(|error| {
+                    let why = std::error::Error::source(&error).unwrap();
+                    format!("{why}: {:?}", why.source().map(ToString::to_string))
                 });
-                sleep(Duration::from_millis(2)).await;
-            }
-            drop(answers);
-            let mut all = Vec::new();
-            while let Some(asked) = answered.recv().await {
-                all.push(asked);
-            }
-            all
-        });
-        Self { stop, asking, lateness: Lateness::begin() }
+                Asked { at, took: at.elapsed(), error }
+            }]
+        };
+        let asking = Asking::begin(Duration::from_millis(2), |asked: &Asked| asked.error.is_none(), ask);
+        Self { asking, lateness: Lateness::begin() }
+    }
+
+    /// Waits until so many more questions are answered.
+    async fn goes_well(&self, more: usize) {
+        self.asking.goes_well(more).await;
     }
 
     async fn end(self) -> Seen {
-        self.stop.send(()).unwrap();
-        Seen(self.asking.await.unwrap(), self.lateness.end().await)
+        Seen(self.asking.end().await, self.lateness.end().await)
     }
 }
 
@@ -117,27 +112,22 @@ impl Seen {
 
 /// How many permits are used, as the server knows.
 async fn used(limiter: &Limiter<u64>) -> u64 {
-    for _ in 0..100 {
-        if let Ok(decision) = limiter.peek(&7).await {
-            return PERMITS - decision.tightest().unwrap().verdict.remaining;
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-    panic!("no answer")
+    let mut used = None;
+    until("an answer", async || {
+        used = limiter.peek(&7).await.ok().map(|decision| PERMITS - decision.tightest().unwrap().verdict.remaining);
+        used.is_some()
+    })
+    .await;
+    used.unwrap()
 }
 
-/// Asserts that as much is used as passed: what was charged and answered too late comes back when the answer comes.
+/// Waits until as much is used as passed: what was charged and answered too late comes back when the answer comes.
 async fn settles(store: &RedisStore, limiter: &Limiter<u64>, passed: u64) {
-    let give_up = Instant::now() + Duration::from_secs(3);
-    loop {
+    comes_to("what is used is what passed", passed, async || {
         store.flush().await.unwrap();
-        let used = used(limiter).await;
-        if used == passed {
-            return;
-        }
-        assert!(Instant::now() < give_up, "{used} used, and {passed} passed");
-        sleep(Duration::from_millis(5)).await;
-    }
+        used(limiter).await
+    })
+    .await;
 }
 
 /// Waits until a server that was started again answers, and says when that was.
@@ -154,14 +144,14 @@ async fn a_server_that_is_killed_and_starts_empty_is_found_again() {
     let mut server = Server::start();
     let proxy = Proxy::before(server.address()).await;
     let (_store, limiter) = connect(&proxy.url()).await;
-    let asking = Asking::begin(&limiter);
-    sleep(Duration::from_millis(200)).await;
+    let asking = Faulted::begin(&limiter);
+    asking.goes_well(50).await;
     let killed = Instant::now();
     server.kill();
     sleep(Duration::from_secs(3)).await;
     server.start_again(&[]);
     let (server, up) = comes_up(server).await;
-    sleep(Duration::from_millis(700)).await;
+    asking.goes_well(200).await;
     let seen = asking.end().await;
     seen.tell("SIGKILL", seen.back_after(up), proxy.connects());
     assert!(seen.failed(killed, up).len() > 100);
@@ -174,13 +164,13 @@ async fn a_server_that_is_killed_and_starts_empty_is_found_again() {
 async fn what_is_given_up_while_a_server_is_stopped_charges_nothing() {
     let server = Server::start();
     let (store, limiter) = connect(&server.url()).await;
-    let asking = Asking::begin(&limiter);
-    sleep(Duration::from_millis(200)).await;
+    let asking = Faulted::begin(&limiter);
+    asking.goes_well(50).await;
     server.stop();
     sleep(Duration::from_secs(5)).await;
     server.go_on();
     let up = Instant::now();
-    sleep(Duration::from_millis(800)).await;
+    asking.goes_well(200).await;
     let seen = asking.end().await;
     let connects: String = server.run(&["INFO", "stats"]);
     let connects = connects.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
@@ -195,11 +185,11 @@ async fn a_connection_that_swallows_everything_is_replaced() {
     let server = Server::start();
     let proxy = Proxy::before(server.address()).await;
     let (_store, limiter) = connect(&proxy.url()).await;
-    let asking = Asking::begin(&limiter);
-    sleep(Duration::from_millis(1_200)).await;
+    let asking = Faulted::begin(&limiter);
+    asking.goes_well(400).await;
     let from = Instant::now();
     proxy.swallow_existing();
-    sleep(Duration::from_millis(800)).await;
+    asking.goes_well(200).await;
     let seen = asking.end().await;
     seen.tell("black hole", seen.back_after(from + DEADLINE), proxy.connects());
     // A machine that is late itself may give a good connection up too.
@@ -211,8 +201,8 @@ async fn a_connection_that_swallows_everything_is_replaced() {
 async fn a_master_that_becomes_a_replica_is_left_until_it_is_one_again() {
     let server = Server::start();
     let (store, limiter) = connect(&server.url()).await;
-    let asking = Asking::begin(&limiter);
-    sleep(Duration::from_millis(200)).await;
+    let asking = Faulted::begin(&limiter);
+    asking.goes_well(50).await;
     let nobody = super::server::free_port().to_string();
     server.run::<()>(&["REPLICAOF", "127.0.0.1", &nobody]);
     let from = Instant::now();
@@ -220,7 +210,7 @@ async fn a_master_that_becomes_a_replica_is_left_until_it_is_one_again() {
     let to = Instant::now();
     server.run::<()>(&["REPLICAOF", "NO", "ONE"]);
     let up = Instant::now();
-    sleep(Duration::from_millis(700)).await;
+    asking.goes_well(200).await;
     let seen = asking.end().await;
     seen.tell("replica", seen.back_after(up), 0);
     let failed = seen.failed(from, to);
@@ -233,15 +223,15 @@ async fn a_server_without_memory_says_so_and_keeps_its_connection() {
     let server = Server::start_with(&["--maxmemory-policy", "noeviction"]);
     let proxy = Proxy::before(server.address()).await;
     let (store, limiter) = connect(&proxy.url()).await;
-    let asking = Asking::begin(&limiter);
-    sleep(Duration::from_millis(200)).await;
+    let asking = Faulted::begin(&limiter);
+    asking.goes_well(50).await;
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let from = Instant::now();
     sleep(Duration::from_millis(500)).await;
     let to = Instant::now();
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     let up = Instant::now();
-    sleep(Duration::from_millis(300)).await;
+    asking.goes_well(100).await;
     let seen = asking.end().await;
     seen.tell("OOM", seen.back_after(up), proxy.connects());
     let failed = seen.failed(from, to);
@@ -254,8 +244,8 @@ async fn a_server_without_memory_says_so_and_keeps_its_connection() {
 async fn somebody_elses_endless_script_holds_nobody_up() {
     let server = Server::start_with(&["--busy-reply-threshold", "100"]);
     let (store, limiter) = connect(&server.url()).await;
-    let asking = Asking::begin(&limiter);
-    sleep(Duration::from_millis(200)).await;
+    let asking = Faulted::begin(&limiter);
+    asking.goes_well(50).await;
     let url = server.url();
     let busy = tokio::task::spawn_blocking(move || {
         let mut connection = ::redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -265,7 +255,7 @@ async fn somebody_elses_endless_script_holds_nobody_up() {
     sleep(Duration::from_secs(1)).await;
     server.run::<()>(&["SCRIPT", "KILL"]);
     let up = Instant::now();
-    sleep(Duration::from_millis(700)).await;
+    asking.goes_well(200).await;
     let seen = asking.end().await;
     seen.tell("BUSY", seen.back_after(up), 0);
     assert!(busy.await.unwrap().to_string().contains("killed"));
@@ -282,10 +272,10 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     server.kill();
     let slowly = ["--key-load-delay", "50", "--loading-process-events-interval-bytes", "1024"];
     server.start_again(&slowly);
-    let asking = Asking::begin(&limiter);
+    let asking = Faulted::begin(&limiter);
     // Every answer but the last says that it loads.
     let (server, up) = comes_up(server).await;
-    sleep(Duration::from_millis(700)).await;
+    asking.goes_well(200).await;
     let seen = asking.end().await;
     let failed = seen.failed(up - Duration::from_secs(20), up);
     assert!(failed.iter().any(|why| why.contains("loading")), "{:?}", failed.last());
@@ -298,8 +288,8 @@ async fn a_server_that_takes_no_more_clients_is_asked_again_later() {
     let server = Server::start_with(&["--maxclients", "4"]);
     let (_store, limiter) = connect(&server.url()).await;
     let mut others: Vec<_> = (0..3).map(|_| server.ask()).collect();
-    let asking = Asking::begin(&limiter);
-    sleep(Duration::from_millis(100)).await;
+    let asking = Faulted::begin(&limiter);
+    asking.goes_well(20).await;
     // The store's connection is the oldest; its place is taken at once.
     let first: String = ::redis::cmd("CLIENT").arg("LIST").query(&mut others[0]).unwrap();
     let store = first.lines().find(|line| line.contains("cmd=evalsha") || line.contains("cmd=eval ")).unwrap();
@@ -311,7 +301,7 @@ async fn a_server_that_takes_no_more_clients_is_asked_again_later() {
     let to = Instant::now();
     ::redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(100).query::<()>(&mut others[0]).unwrap();
     let up = Instant::now();
-    sleep(Duration::from_millis(700)).await;
+    asking.goes_well(200).await;
     let seen = asking.end().await;
     let failed = seen.failed(from, to);
     assert!(failed.len() > 50, "{}", failed.len());
@@ -329,11 +319,11 @@ async fn scripts_may_be_flushed_at_any_moment() {
     let patient = RedisStore::builder(&server.url(), secret()).deadline(Duration::from_secs(2));
     let store = patient.connect().await.unwrap();
     let limiter = limiter(&store);
-    let asking = Asking::begin(&limiter);
+    let asking = Faulted::begin(&limiter);
     let mut asks = server.ask();
     for _ in 0..300 {
         ::redis::cmd("SCRIPT").arg("FLUSH").query::<()>(&mut asks).unwrap();
-        sleep(Duration::from_millis(2)).await;
+        asking.goes_well(1).await;
     }
     let seen = asking.end().await;
     seen.tell("SCRIPT FLUSH", Duration::ZERO, 1);

@@ -131,17 +131,19 @@ async fn a_full_server_grants_no_place_and_keeps_those_that_are_held() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_nobody_looked_at_until_its_place_was_free_again_is_none() {
     let server = Server::start();
-    let short = Duration::from_millis(300);
-    let store = builder(&server.url()).deadline(Duration::from_millis(100)).places_expire_after(short);
+    let (deadline, short) = (Duration::from_millis(100), Duration::from_millis(300));
+    let store = builder(&server.url()).deadline(deadline).places_expire_after(short);
     let (here, there) = (limiter(store.connect().await.unwrap()), others(&server).await);
     let running = AtomicU64::new(0);
     let mut asked = Box::pin(here.reserve(&1));
-    while is_free(&there, 1).await {
-        // Asked, or asked anew where the machine took too long to ask.
+    until("the place is taken", async || {
+        // Asked anew where the machine took too long to ask.
         asked = Box::pin(here.reserve(&1));
         assert!(futures_util::poll!(&mut asked).is_pending());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let taken = until("in time", async || !is_free(&there, 1).await);
+        tokio::time::timeout(deadline, taken).await.is_ok()
+    })
+    .await;
     until("nobody renews the place", async || is_free(&there, 1).await).await;
     let other = enter(&there, 1).await;
     running.fetch_add(u64::from(other.is_some()), Ordering::Relaxed);

@@ -13,7 +13,7 @@ use tollgate::{
     store::RedisStore,
 };
 
-use super::{Duration, by_the_clock, server::Server};
+use super::{by_the_clock, server::Server};
 use crate::{
     promise::{
         Promise,
@@ -47,10 +47,7 @@ impl Wire for OverRedis {
 
     /// What was charged for somebody who has left comes back when its answer is read.
     fn wait(&self) -> Option<()> {
-        self.runtime.block_on(async {
-            self.store.flush().await.unwrap();
-            tokio::time::sleep(Duration::from_micros(100)).await;
-        });
+        self.runtime.block_on(self.store.flush()).unwrap();
         Some(())
     }
 

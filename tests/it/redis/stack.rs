@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tokio::{sync::mpsc, task::block_in_place, time::sleep};
+use tokio::{task::block_in_place, time::sleep};
 use tollgate::{
     Decision, FailurePolicy, Key, Limit, Limiter, Rule,
     bucket::FixedWindow,
@@ -12,10 +12,13 @@ use tollgate::{
 
 use super::{
     Duration,
+    asking::Asking,
+    comes_to,
     late::Lateness,
     proxy::Proxy,
     secret,
     server::{Server, free_port},
+    until,
 };
 
 const DEADLINE: Duration = Duration::from_millis(25);
@@ -266,34 +269,30 @@ impl Bench {
     /// How much of the wide limit is used, as the server knows.
     async fn used(&self, way: Way) -> u64 {
         let limiter = Limiter::builder(rules()).store(self.guarded.clone()).build().unwrap();
-        for _ in 0..100 {
+        let mut used = None;
+        until("an answer of the server's", async || {
             let decision = limiter.peek(&Call { way, narrow: false }).await.unwrap();
-            if !decision.is_degraded() {
-                return WIDE - decision.tightest().unwrap().verdict.remaining;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-        panic!("no answer")
+            used = (!decision.is_degraded()).then(|| WIDE - decision.tightest().unwrap().verdict.remaining);
+            used.is_some()
+        })
+        .await;
+        used.unwrap()
     }
 
-    /// Asserts that what is used is what passed, and what may have been lost.
+    /// Waits until what is used is what passed, and what may have been lost.
     async fn settles(&self, fault: &Fault, way: Way, passed: u64) {
         let right = |used| {
             if fault.forgets { used <= passed + fault.lost } else { (passed..=passed + fault.lost).contains(&used) }
         };
-        let give_up = Instant::now() + Duration::from_secs(5);
-        loop {
+        comes_to(&format!("{}, {way:?}", fault.name), Ok(()), async || {
             self.store.flush().await.unwrap();
             let used = self.used(way).await;
-            if right(used) {
-                return;
-            }
-            assert!(Instant::now() < give_up, "{}, {way:?}: {used} used, and {passed} passed", fault.name);
-            sleep(Duration::from_millis(10)).await;
-        }
+            if right(used) { Ok(()) } else { Err(format!("{used} used, and {passed} passed")) }
+        })
+        .await;
     }
 
-    /// How many of many requests pass a narrow limit, and whether one passes that waits as long as it is told.
+    /// How many of many requests pass a narrow limit, and whether one passes later.
     async fn is_limited(&self, fault: &Fault, way: Way) {
         let call = Call { way, narrow: true };
         let begun = Instant::now();
@@ -303,9 +302,8 @@ impl Bench {
         }
         let most = NARROW + NARROW * begun.elapsed().as_millis() as u64 / 1_000 + 1;
         assert!(passed <= most, "{}, {way:?}: {passed} passed in {:?}", fault.name, begun.elapsed());
-        // The next but one, since it may be somebody else's.
-        sleep(Duration::from_millis(2 * 1_000 / NARROW)).await;
-        assert!(self.limiter.check(&call).await.unwrap().is_allowed(), "{}, {way:?}: refused for ever", fault.name);
+        let passes = async || self.limiter.check(&call).await.unwrap().is_allowed();
+        until(&format!("{}, {way:?}: a request passes again", fault.name), passes).await;
     }
 }
 
@@ -316,33 +314,22 @@ struct Asked {
     decision: Decision,
 }
 
-/// Asks everything every few milliseconds, whether or not earlier questions are answered, until told to stop.
-fn ask_on(limiter: &Limiter<Call>) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<Vec<Asked>>) {
-    let (stop, mut stopped) = tokio::sync::oneshot::channel();
+/// Asks everything every few milliseconds. All goes well where the server decides.
+fn ask_on(limiter: &Limiter<Call>) -> Asking<Asked> {
     let limiter = limiter.clone();
-    let asking = tokio::spawn(async move {
-        let (answers, mut answered) = mpsc::unbounded_channel();
-        while stopped.try_recv().is_err() {
-            for way in WAYS {
-                for narrow in [false, true] {
-                    let (limiter, answers, call) = (limiter.clone(), answers.clone(), Call { way, narrow });
-                    tokio::spawn(async move {
-                        let at = Instant::now();
-                        let decision = limiter.check(&call).await.unwrap();
-                        let _ = answers.send(Asked { call, at, took: at.elapsed(), decision });
-                    });
-                }
+    let all = WAYS.map(|way| [false, true].map(|narrow| Call { way, narrow }));
+    let ask = move || {
+        <[_; 2 * WAYS.len()]>::try_from(all.concat()).unwrap().map(|call| {
+            let limiter = limiter.clone();
+            async move {
+                let at = Instant::now();
+                let decision = limiter.check(&call).await.unwrap();
+                Asked { call, at, took: at.elapsed(), decision }
             }
-            sleep(Duration::from_millis(4)).await;
-        }
-        drop(answers);
-        let mut all = Vec::new();
-        while let Some(asked) = answered.recv().await {
-            all.push(asked);
-        }
-        all
-    });
-    (stop, asking)
+        })
+    };
+    let well = |asked: &Asked| !asked.call.narrow && !asked.decision.is_degraded();
+    Asking::begin(Duration::from_millis(4), well, ask)
 }
 
 fn as_chosen(fault: &Fault, asked: &Asked) {
@@ -363,9 +350,9 @@ fn as_chosen(fault: &Fault, asked: &Asked) {
 
 async fn run(fault: &Fault) {
     let mut bench = Bench::new(fault).await;
-    let (stop, asking) = ask_on(&bench.limiter);
+    let asking = ask_on(&bench.limiter);
     let lateness = Lateness::begin();
-    sleep(Duration::from_millis(300)).await;
+    asking.goes_well(200).await;
     let from = Instant::now();
     (fault.begins)(&mut bench);
     while from.elapsed() < fault.lasts {
@@ -375,9 +362,8 @@ async fn run(fault: &Fault) {
     let to = Instant::now();
     (fault.ends)(&mut bench);
     let up = if fault.seen == Seen::Throughout { Instant::now() } else { from };
-    sleep(Duration::from_millis(700)).await;
-    stop.send(()).unwrap();
-    let all = asking.await.unwrap();
+    asking.goes_well(300).await;
+    let all = asking.end().await;
     let late = lateness.end().await;
 
     let mut took: Vec<_> = all.iter().map(|asked| asked.took).collect();
@@ -452,10 +438,8 @@ async fn a_black_hole_is_noticed_by_a_store_that_waits_longer_than_its_guard() {
     assert!(limiter.check(&call).await.unwrap().is_allowed());
     proxy.swallow_existing();
     let from = Instant::now();
-    while !limiter.check(&call).await.unwrap().is_allowed() {
-        assert!(from.elapsed() < Duration::from_secs(3), "it never finds out");
-        sleep(Duration::from_millis(2)).await;
-    }
+    let finds_out = until("it finds out", async || limiter.check(&call).await.unwrap().is_allowed());
+    tokio::time::timeout(Duration::from_secs(3), finds_out).await.expect("as soon as that");
     println!("a guard of 25 ms over a store of 100 ms: back after {:?}", from.elapsed());
     assert_eq!(proxy.connects(), 2);
 }

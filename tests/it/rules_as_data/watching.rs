@@ -3,15 +3,16 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
 };
 
 use http::Request;
+use tokio_test::block_on;
 use tollgate::{
     Limiter,
     config::{Registry, Rules, Watch},
 };
+
+use crate::soon::comes_to;
 
 /// A directory of its own, which is gone with the test.
 struct Directory(PathBuf);
@@ -65,24 +66,25 @@ impl Watched {
         self.limiter.stats("all").unwrap().limit.permits()
     }
 
-    /// Waits until it holds: a file system tells a moment later.
+    /// Waits until it has so much of it: a file system tells a moment later.
     #[track_caller]
-    fn soon(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let begun = Instant::now();
-        while !holds(self) {
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "{what}: {}, {:?}",
-                self.limit(),
-                self.limiter.reloads()
-            );
-            thread::sleep(Duration::from_millis(2));
-        }
+    fn soon(&self, what: &str, wanted: u64, found: impl Fn(&Self) -> u64) {
+        block_on(comes_to(what, wanted, async || found(self)));
     }
 
     #[track_caller]
     fn soon_has(&self, permits: u64) {
-        self.soon(&format!("{permits} an hour"), |watched| watched.limit() == permits);
+        self.soon("an hour", permits, Self::limit);
+    }
+
+    #[track_caller]
+    fn soon_failed(&self, files: u64) {
+        self.soon("files that failed", files, |watched| watched.limiter.reloads().failed);
+    }
+
+    #[track_caller]
+    fn soon_reloaded(&self, files: u64) {
+        self.soon("files that were reloaded", files, |watched| watched.limiter.reloads().reloaded);
     }
 }
 
@@ -117,12 +119,12 @@ fn a_file_that_is_gone_changes_nothing_is_counted_once_and_may_come_back() {
     fs::write(&path, text(1)).unwrap();
     let watched = Watched::new(&path);
     fs::remove_file(&path).unwrap();
-    watched.soon("it is gone", |watched| watched.limiter.reloads().failed == 1);
+    watched.soon_failed(1);
     save(&path, text(2));
     watched.soon_has(2);
     // With its directory, which is made anew.
     fs::remove_dir_all(directory.join("etc")).unwrap();
-    watched.soon("all is gone", |watched| watched.limiter.reloads().failed == 2);
+    watched.soon_failed(2);
     fs::create_dir(directory.join("etc")).unwrap();
     save(&path, text(3));
     watched.soon_has(3);
@@ -179,18 +181,18 @@ fn a_bad_file_changes_nothing_and_is_counted_and_the_same_text_is_not_read_as_an
     let watched = Watched::new(&path);
     for (failed, bad) in [(1, "policies = 5"), (2, "[[policies]]\nid = 'all'\nkey = 'unheard-of'\nlimit = '9/1h'\n")] {
         save(&path, bad);
-        watched.soon("it is bad", |watched| watched.limiter.reloads().failed == failed);
+        watched.soon_failed(failed);
         assert_eq!(watched.limit(), 1);
     }
     save(&path, text(1));
-    watched.soon("what was in force", |watched| watched.limiter.reloads().reloaded == 1);
+    watched.soon_reloaded(1);
     // Saved again as it is, and beside it something that nobody asked for.
     save(&path, text(1));
     fs::write(directory.join("other.toml"), text(7)).unwrap();
     save(&path, text(2));
     watched.soon_has(2);
     // It is counted when it is in force.
-    watched.soon("it is counted", |watched| watched.limiter.reloads().reloaded >= 2);
+    watched.soon_reloaded(2);
     assert_eq!((watched.limiter.reloads().reloaded, watched.limiter.reloads().failed), (2, 2));
 }
 

@@ -4,15 +4,7 @@ use axum::routing::get;
 use tollgate::{Limit, bucket::LeakyBucket};
 
 use super::*;
-
-/// Waits for what the server does when it has noticed something.
-pub(super) async fn until(what: &str, mut happened: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !happened() {
-        assert!(begun.elapsed() < PATIENCE, "{what} does not happen");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
+use crate::soon::until;
 
 #[tokio::test]
 async fn a_client_that_hangs_up_while_it_waits_for_its_turn_takes_nothing() {
@@ -34,10 +26,10 @@ async fn a_client_that_hangs_up_while_it_waits_for_its_turn_takes_nothing() {
         assert_eq!(delay(), Duration::from_secs(1));
         let mut connection = server.connect(version).await;
         let waiting = tokio::spawn(async move { connection.ask(Method::GET).await.status });
-        until("the charge", || delay() == Duration::from_secs(2)).await;
+        until("the charge", async || delay() == Duration::from_secs(2)).await;
         // Dropping the request resets its stream over HTTP/2, and closes the connection over HTTP/1.
         waiting.abort();
-        until("the refund", || delay() == Duration::from_secs(1)).await;
+        until("the refund", async || delay() == Duration::from_secs(1)).await;
         clock.advance(Duration::from_secs(5));
         assert_eq!(server.connect(version).await.ask(Method::GET).await.status, 200);
         assert_eq!(called.load(Ordering::Relaxed), 2, "the one that hung up was never let in");

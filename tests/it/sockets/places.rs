@@ -8,11 +8,15 @@ use std::{
 };
 
 use axum::routing::get;
+use futures_util::future::join_all;
 use http_body::Frame;
 use tollgate::Limit;
 
-use super::{cancelled::until, *};
-use crate::random::{Random, from_env};
+use super::*;
+use crate::{
+    random::{Random, from_env},
+    soon::until,
+};
 
 const PLACES: u64 = 10;
 const STREAMS: u64 = 200;
@@ -112,7 +116,7 @@ async fn stream(gauge: Arc<Gauge>, request: Request) -> Result<Response<Body>, I
 }
 
 /// Sends a request until there is a place for it, reads as much as it wants to, and goes away.
-async fn client(server: SocketAddr, version: Version, seed: u64, streamed: Arc<AtomicUsize>) {
+async fn client(server: SocketAddr, version: Version, seed: u64, free: impl Fn() -> u64, streamed: &AtomicUsize) {
     let mut random = Random::new(seed);
     let end = random.below(ENDS.len() as u64) as usize;
     let pieces = random.below(PIECES + 2);
@@ -132,7 +136,7 @@ async fn client(server: SocketAddr, version: Version, seed: u64, streamed: Arc<A
                 return;
             }
             Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS => {
-                tokio::time::sleep(Duration::from_millis(1 + random.below(20))).await;
+                until("a place is free", async || free() > 0).await;
             }
             Ok(response) => {
                 assert_eq!(response.status(), StatusCode::OK);
@@ -163,16 +167,14 @@ fn two_hundred_streams_through_ten_places_are_never_more_than_ten_and_leave_none
             let limiter = limit.limiter().clone();
             let handler = get(move |request: Request| stream(Arc::clone(&shown), request));
             let server = Server::start(Router::new().route("/", handler).layer(limit)).await;
-            let streamed = Arc::<AtomicUsize>::default();
+            let streamed = AtomicUsize::new(0);
+            let free = || limiter.peek_now(&Request::new(Body::empty())).unwrap().tightest().unwrap().verdict.remaining;
             let clients = (0..STREAMS).map(|number| {
                 let version = BOTH[(number % 2) as usize];
-                tokio::spawn(client(server.address, version, run * STREAMS + number, Arc::clone(&streamed)))
+                client(server.address, version, run * STREAMS + number, &free, &streamed)
             });
-            for client in clients.collect::<Vec<_>>() {
-                client.await.unwrap();
-            }
-            let free = || limiter.peek_now(&Request::new(Body::empty())).unwrap().tightest().unwrap().verdict.remaining;
-            until("every place is free", || free() == PLACES).await;
+            join_all(clients).await;
+            until("every place is free", async || free() == PLACES).await;
             assert_eq!(gauge.now.load(Ordering::SeqCst), 0, "run {run}");
             assert!(
                 gauge.peak.load(Ordering::SeqCst) <= PLACES as i64,

@@ -40,6 +40,8 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn, util::BoxCloneService};
 
+use crate::support::layer;
+
 type Server = BoxCloneService<Request, Response, Infallible>;
 
 /// A bucket that always says the same, so that every state a rule can be in is one row of a table.
@@ -74,10 +76,6 @@ fn says(name: &'static str, limit: Limit, outcome: Outcome, remaining: u64, wind
 /// Milliseconds.
 fn ms(millis: u64) -> Nanos {
     Nanos::new(millis * 1_000_000)
-}
-
-fn layer(rules: impl IntoIterator<Item = Rule<Request>>, clock: &ManualClock) -> RateLimitLayer<Request> {
-    Limiter::builder(rules).clock(clock.clone()).build().unwrap().into()
 }
 
 /// A service that answers with what `respond` makes; no router around it that would add fields of its own.

@@ -70,7 +70,8 @@ fn the_fields_of_a_style_are_the_ones_to_expose() {
     ];
     assert_eq!(rows.len(), ROWS);
     for (headers, names) in rows {
-        let limit = layer([Rule::global("p", Limit::per_minute(1))], &ManualClock::new()).headers(headers.clone());
+        let limit =
+            layer::<Request>([Rule::global("p", Limit::per_minute(1))], &ManualClock::new()).headers(headers.clone());
         let right = [vec!["retry-after"], names].concat();
         assert_eq!(limit.expose_headers(), right, "{headers:?}");
         assert_eq!(headers.names(), right, "{headers:?}");
