@@ -98,7 +98,8 @@ fn looks_as_it_decides(algorithm: impl Bucket + Copy) {
         for newcomer in 2..5 {
             let looked = limiter.peek_now(&newcomer).unwrap();
             let asked = limiter.check_now(&newcomer).unwrap();
-            assert_eq!(looked.is_allowed(), asked.is_allowed(), "{algorithm:?}, {overflow:?}: {newcomer}");
+            assert_eq!(looked.refusal(), asked.refusal(), "{algorithm:?}, {overflow:?}: {newcomer}");
+            assert!(looked.is_allowed() || looked.rules().eq(asked.rules()), "{looked:?} {asked:?}");
             assert_eq!(looked.is_allowed(), newcomer == 2 && overflow != Overflow::Refuse);
         }
         // A look finds the room that a request would.
@@ -115,6 +116,29 @@ fn a_look_at_a_key_without_a_place_says_what_its_request_would_be_told() {
     looks_as_it_decides(FixedWindow);
     looks_as_it_decides(SlidingWindowCounter);
     looks_as_it_decides(SlidingWindowLog);
+}
+
+/// A key that goes on under `algorithm` takes its place along, which who looks before that knows of.
+fn looks_into_the_table_before(algorithm: impl Bucket + Copy) {
+    for overflow in [Overflow::Refuse, Overflow::Share(1)] {
+        let store = MemoryStore::builder().max_keys(2).overflow(overflow).build();
+        let rule = || rule("r", Limit::per_minute(3));
+        let limiter = on(&store, &ManualClock::at(TODAY), [rule()]);
+        assert!(passes(&limiter, 1) && passes(&limiter, 2));
+        limiter.reload([rule().algorithm(algorithm)]).unwrap();
+        // Those without a place use up what they share.
+        while passes(&limiter, 3) {}
+        let looked = limiter.peek_now(&1).unwrap();
+        assert_eq!(looked.tightest().unwrap().verdict.remaining, 2, "{algorithm:?}, {overflow:?}");
+        assert!(looked.is_allowed() && passes(&limiter, 1), "{algorithm:?}, {overflow:?}");
+    }
+}
+
+#[test]
+fn a_look_in_a_full_table_sees_what_a_key_has_used_under_the_algorithm_before() {
+    looks_into_the_table_before(FixedWindow);
+    looks_into_the_table_before(SlidingWindowCounter);
+    looks_into_the_table_before(SlidingWindowLog);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod changes;
 mod limiters;
 pub(crate) mod outcomes;
 mod twins;
+mod ways;
 
 use tollgate::{
     Limit,

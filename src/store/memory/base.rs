@@ -107,8 +107,8 @@ impl<B: Bucket> Base<B> {
         self.line.has_before() || self.line.sends_on(false) || self.shared.get().is_some()
     }
 
-    /// Whether the answer is the same where there is room for one more key and where there is none: who only looks is answered
-    /// as the shared bucket would answer, where there are such.
+    /// Whether the bucket to judge by is the same where there is room for one more key and where there is none: who only looks
+    /// is answered as the shared bucket would answer, where there are such.
     pub(super) fn needs_no_room(&self, charge: &Charge<'_>) -> bool {
         charge.cost == 0 || (charge.take == Take::Never && matches!(self.overflow, Overflow::Share(_)))
     }
@@ -151,14 +151,14 @@ impl<B: Bucket> Base<B> {
                 let inherited = before.buckets.hand_over(key, now, looks);
                 Inherited { dropped: inherited.dropped.max(dropped), ..inherited }
             }
-            None => Inherited { used: None, has_left: false, dropped },
+            None => Inherited { used: None, is_own: false, dropped },
         }
     }
 
     /// What is known here, or in the tables before, of a key that has no bucket here.
     pub(super) fn hand_over_unknown(&self, key: KeyId, dropped: Nanos, now: Nanos, looks: bool) -> Inherited {
         let inherited = self.inherit(key, dropped, now, looks);
-        if inherited.has_left {
+        if inherited.is_own {
             return inherited;
         }
         let shared = self.shared.get().and_then(|shared| lock_shared(shared, self.hash(key)));

@@ -123,6 +123,11 @@ impl<B: Bucket> MapTable<B> {
         }
     }
 
+    /// Whether a new key may find a place, as far as its own map tells.
+    fn may_find_room(&self, map: &SmallMap<B::State>, now: Nanos) -> bool {
+        self.base.kin.count.has_room() || map.nothing_fresh_before.load(Ordering::Relaxed) <= now.get()
+    }
+
     /// Drops the fresh buckets of one map and returns how many. **Locking**: half of the map at a time.
     pub(super) fn sweep_map(&self, map: &SmallMap<B::State>, now: Nanos, shrink: bool) -> usize {
         if was_set_back(map.swept(), now) {
@@ -190,7 +195,12 @@ impl<B: Bucket> AnyTable for MapTable<B> {
             return Visit::to_no_end(Settled::Elsewhere);
         }
         let inherited = self.base.inherit(charge.key, map.swept(), now, looks);
-        if let Some(used) = inherited.used.filter(|_| inherited.has_left) {
+        if let Some(used) = inherited.used.filter(|_| inherited.is_own) {
+            if looks {
+                let mut copy = self.base.using(used, charge.limit);
+                let when = self.base.bring(&mut copy, &charge.limit, now);
+                return Visit::of(self.base.settle(&mut copy, when, charge, passing, next));
+            }
             let mut held = vacant.insert_entry(self.base.using(used, charge.limit));
             let entry = held.get_mut();
             let when = self.base.bring(entry, &charge.limit, now);
@@ -211,7 +221,8 @@ impl<B: Bucket> AnyTable for MapTable<B> {
             return Visit::of(self.base.visit_untracked(known, now, charge, passing, next));
         }
         let (mut entry, when) = self.base.start(charge.key, known, charge.limit, now);
-        let (settled, judged) = self.base.settle(&mut entry, when, charge, passing, next);
+        let (settled, mut judged) = self.base.settle(&mut entry, when, charge, passing, next);
+        judged.verdict.untracked = needs_no_room && charge.cost > 0 && !self.may_find_room(map, now);
         let inserted = judged.mark.is_some();
         if let (true, Some(room)) = (inserted, room) {
             map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
@@ -248,7 +259,7 @@ impl<B: Bucket> AnyTable for MapTable<B> {
         };
         taken.cost = cost;
         let inherited = self.base.inherit(taken.key, map.swept(), now, false);
-        if let Some(used) = inherited.used.filter(|_| inherited.has_left) {
+        if let Some(used) = inherited.used.filter(|_| inherited.is_own) {
             change(vacant.insert_entry(self.base.using(used, taken.limit)).get_mut(), taken);
             return true;
         }
@@ -297,7 +308,7 @@ impl<B: Bucket> AnyTable for MapTable<B> {
                 if !looks {
                     held.remove();
                 }
-                Inherited { used, has_left: !looks, dropped }
+                Inherited { used, is_own: true, dropped }
             }
             MapEntry::Vacant(_) => self.base.hand_over_unknown(key, dropped, now, looks),
         }
@@ -307,7 +318,7 @@ impl<B: Bucket> AnyTable for MapTable<B> {
         let map = self.map_of(key);
         if let MapEntry::Vacant(vacant) = map.entry(key) {
             let inherited = self.base.inherit(key, map.swept(), now, false);
-            if let Some(used) = inherited.used.filter(|_| inherited.has_left) {
+            if let Some(used) = inherited.used.filter(|_| inherited.is_own) {
                 let entry = self.base.using(used, self.limit);
                 map.has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
                 vacant.insert(entry);

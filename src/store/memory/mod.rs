@@ -269,7 +269,7 @@ impl Store for MemoryStore {
 
     fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()> {
         if let Some(place) = slot.get::<Place>() {
-            place.table.newest().buckets.forget(key);
+            place.table.in_charge().buckets.forget(key);
         }
         Reply::Ready(Ok(()))
     }

@@ -116,7 +116,10 @@ impl<B: Packed> ShardedTable<B> {
     ) -> Visit {
         let (mut entry, when) = self.base.start(charge.key, known, charge.limit, now);
         if self.base.needs_no_room(charge) {
-            return Visit::of(self.base.settle(&mut entry, when, charge, passing, next));
+            let has_room = charge.cost == 0 || self.may_find_room(shard, buckets, hash, when);
+            let (settled, mut judged) = self.base.settle(&mut entry, when, charge, passing, next);
+            judged.verdict.untracked = !has_room;
+            return Visit::of((settled, judged));
         }
         let vacancy = self.vacancy(buckets, hash, when);
         let room = match vacancy {
@@ -140,6 +143,13 @@ impl<B: Packed> ShardedTable<B> {
             None => self.base.kin.count.replace(),
         }
         Visit { settled, judged, untidy: self.is_untidy(buckets) }
+    }
+
+    /// Whether a new key may find a place, as far as its own shard tells.
+    fn may_find_room(&self, shard: &Shard<B>, buckets: &Buckets<B>, hash: u64, when: When) -> bool {
+        self.base.kin.count.has_room()
+            || matches!(self.vacancy(buckets, hash, when), Vacancy::Reused(_))
+            || (!buckets.is_empty() && shard.may_have_fresh(self.base.kin.count.droppable(when.0, self.lingers)))
     }
 
     fn is_untidy(&self, buckets: &Buckets<B>) -> bool {
@@ -211,6 +221,10 @@ impl<B: Packed> AnyTable for ShardedTable<B> {
             None if self.base.line.sends_on(looks) => return Visit::to_no_end(Settled::Elsewhere),
             None => match self.inherit(&mut buckets, charge.key, &charge.limit, now, looks) {
                 Found::Here(place, entry) => (place, entry),
+                Found::Copy(mut copy) => {
+                    let when = self.base.bring(&mut copy, &charge.limit, now);
+                    return Visit::of(self.base.settle(&mut copy, when, charge, passing, next));
+                }
                 Found::Nowhere(known) => {
                     return self.visit_new(shard, &mut buckets, now, charge, passing, final_try, known, hash, next);
                 }

@@ -75,8 +75,8 @@ pub(super) type UsedAt = (Used, Nanos);
 pub(super) struct Inherited {
     /// How much is used, and when, where the key is known or shared a bucket.
     pub(super) used: Option<UsedAt>,
-    /// Whether it was its own bucket, which is gone now; its room is the newer one's.
-    pub(super) has_left: bool,
+    /// Whether it is its own bucket's, which unless somebody only looks is gone now; its room is the newer one's.
+    pub(super) is_own: bool,
     /// A time at which the key's bucket may have been dropped as fresh.
     pub(super) dropped: Nanos,
 }

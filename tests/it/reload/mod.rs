@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode};
 use tokio_test::block_on;
 use tollgate::{
     Key, Limit, Limiter, RateLimitLayer, ReloadCounts, Rule,
-    bucket::{FixedWindow, LeakyBucket, SlidingWindowLog},
+    bucket::{FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog},
     key,
     response::Headers,
     store::{Guarded, MemoryStore},
@@ -340,4 +340,16 @@ fn places_in_flight_are_held_over_reloads_whatever_changes() {
     assert!(hold().is_none());
     drop(third);
     assert!(hold().is_some());
+}
+
+#[test]
+fn a_reset_reaches_what_another_limiter_of_the_store_counts_by_another_algorithm() {
+    let (store, clock, rule) = (MemoryStore::new(), ManualClock::at(TODAY), || rule("r", Limit::per_minute(1)));
+    let limiter = || Limiter::builder([rule()]).store(store.clone()).clock(clock.clone()).build().unwrap();
+    let (one, other) = (limiter(), limiter());
+    one.reload([rule().algorithm(FixedWindow)]).unwrap();
+    other.reload([rule().algorithm(SlidingWindowCounter)]).unwrap();
+    assert!(other.check_now(&1).unwrap().is_allowed());
+    block_on(one.reset("r", Key::from(1_u64))).unwrap();
+    assert!(one.check_now(&1).unwrap().is_allowed());
 }

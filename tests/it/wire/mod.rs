@@ -6,6 +6,7 @@
 mod answers;
 mod bytes_from_outside;
 mod clients;
+mod copies;
 mod fields;
 mod grpc;
 #[cfg(feature = "tracing")]

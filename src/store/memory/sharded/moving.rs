@@ -12,8 +12,10 @@ use crate::{bucket::Packed, charge::Taken, key::KeyId, limit::Limit, time::Nanos
 
 /// What the tables before had of a key.
 pub(super) enum Found<S> {
-    /// Its bucket, which is here now; or a copy of it, for who only looks.
+    /// Its bucket, which is here now.
     Here(Place, Entry<S>),
+    /// For who only looks, what that would be.
+    Copy(Entry<S>),
     Nowhere(Known),
 }
 
@@ -28,10 +30,13 @@ impl<B: Packed> ShardedTable<B> {
         looks: bool,
     ) -> Found<B::State> {
         let inherited = self.base.inherit(key, buckets.dropped, now, looks);
-        let Some(used) = inherited.used.filter(|_| inherited.has_left) else {
+        let Some(used) = inherited.used.filter(|_| inherited.is_own) else {
             return Found::Nowhere(inherited.into());
         };
         let entry = self.base.using(used, *limit);
+        if looks {
+            return Found::Copy(entry);
+        }
         let hash = self.base.hash(key);
         self.shard(hash).has_fresh_at(self.base.bucket.fresh_at(&entry.state, &entry.limit));
         let vacancy = buckets.dense.vacancy(hash, |_| false);
@@ -57,7 +62,7 @@ impl<B: Packed> ShardedTable<B> {
         if !looks {
             buckets.remove(self, key, place);
         }
-        Inherited { used: Some(self.base.used(entry, now)), has_left: !looks, dropped }
+        Inherited { used: Some(self.base.used(entry, now)), is_own: true, dropped }
     }
 
     /// [`AnyTable::adjust`](super::AnyTable::adjust).
@@ -81,6 +86,7 @@ impl<B: Packed> ShardedTable<B> {
             match self.inherit(&mut buckets, taken.key, &taken.limit, now, false) {
                 Found::Here(place, entry) => found = Some((place, entry)),
                 Found::Nowhere(unknown) => known = unknown,
+                Found::Copy(_) => {}
             }
         }
         taken.cost = cost;
