@@ -146,9 +146,9 @@ impl<B: Bucket> Base<B> {
     /// What the tables before know of a key.
     pub(super) fn inherit(&self, key: KeyId, dropped: Nanos, now: Nanos, looks: bool) -> Inherited {
         let dropped = dropped.max(self.emptied());
-        match self.line.before() {
-            Some(before) => {
-                let inherited = before.buckets.hand_over(key, now, looks);
+        match self.line.source() {
+            Some(source) => {
+                let inherited = source.buckets.hand_over(key, now, looks);
                 Inherited { dropped: inherited.dropped.max(dropped), ..inherited }
             }
             None => Inherited { used: None, is_own: false, dropped },

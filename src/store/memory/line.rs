@@ -8,6 +8,7 @@
 use std::{
     cmp::Reverse,
     ops::Deref,
+    ptr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -109,6 +110,18 @@ impl Line {
 
     pub(super) fn before(&self) -> Option<Arc<Table>> {
         if self.has_before() { lock(&self.before).clone() } else { None }
+    }
+
+    /// The table whose keys come here next: the one before, or for who looks here before this one has begun, the newest that
+    /// has. **Locking**: a bucket's lock may be held; nothing that is behind this table is looked at.
+    pub(super) fn source(&self) -> Option<Arc<Table>> {
+        let mut source = self.before()?;
+        if !self.has_begun.load(Ordering::Acquire) {
+            while let Some(next) = source.line().next().filter(|next| !ptr::eq(next.line(), self)) {
+                source = next;
+            }
+        }
+        Some(source)
     }
 
     /// Lets go of the tables before, of which there is nothing left.

@@ -343,13 +343,16 @@ fn places_in_flight_are_held_over_reloads_whatever_changes() {
 }
 
 #[test]
-fn a_reset_reaches_what_another_limiter_of_the_store_counts_by_another_algorithm() {
+fn a_look_and_a_reset_reach_what_another_limiter_of_the_store_counts_by_another_algorithm() {
     let (store, clock, rule) = (MemoryStore::new(), ManualClock::at(TODAY), || rule("r", Limit::per_minute(1)));
     let limiter = || Limiter::builder([rule()]).store(store.clone()).clock(clock.clone()).build().unwrap();
     let (one, other) = (limiter(), limiter());
     one.reload([rule().algorithm(FixedWindow)]).unwrap();
     other.reload([rule().algorithm(SlidingWindowCounter)]).unwrap();
     assert!(other.check_now(&1).unwrap().is_allowed());
+    // Nobody has been decided by this one's new algorithm yet.
+    assert!(!one.peek_now(&1).unwrap().is_allowed());
+    assert!(other.peek_now(&2).unwrap().is_allowed());
     block_on(one.reset("r", Key::from(1_u64))).unwrap();
     assert!(one.check_now(&1).unwrap().is_allowed());
 }
