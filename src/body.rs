@@ -94,6 +94,8 @@ pub trait BodyFor<B: Body> {
     fn size_hint_for(&self) -> SizeHint;
 }
 
+// Else the compiler tells that one error does not become the other, and not what to return instead.
+#[diagnostic::do_not_recommend]
 impl<B, R> BodyFor<B> for R
 where
     B: Body,

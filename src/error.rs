@@ -11,7 +11,7 @@ use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 /// let error = Limiter::builder([rule]).build().unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
-///     "rule \"user\": limit: 0 permits would refuse everything; use at least 1, or answer such requests yourself"
+///     "rule \"user\": limit: 0 permits would refuse everything; use at least 1, or Rule::blocked(name) where that is meant"
 /// );
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

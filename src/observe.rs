@@ -17,6 +17,7 @@ pub(crate) use outcome::RuleOutcome;
 
 use std::{
     borrow::Cow,
+    fmt,
     future::Future,
     pin::Pin,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -100,15 +101,19 @@ pub(crate) fn unnamed_proxy(once: &Once) {
     }
 }
 
-/// `limit_for` gave a limit that cannot be run.
-pub(crate) fn unusable_limit(once: &Once, rule: &str) {
+/// `limit_for` gave a `limit` that cannot be run, because of a `problem`.
+pub(crate) fn unusable_limit(once: &Once, rule: &str, limit: &dyn fmt::Display, problem: &dyn fmt::Display) {
     if once.first() {
-        error(
+        #[cfg(feature = "tracing")]
+        tracing::error!(
+            target: "tollgate",
             rule,
-            "limit_for gave a limit that this rule cannot run (zero, or one that its algorithm or its store does not take), \
-             so the request was refused for good (reported once); return a limit that passes the same checks as the \
-             rule's own",
+            %limit,
+            %problem,
+            "limit_for gave a limit that this rule cannot run, so the request was refused for good (reported once)"
         );
+        #[cfg(not(feature = "tracing"))]
+        let _ = (rule, limit, problem);
     }
 }
 

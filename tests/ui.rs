@@ -18,6 +18,8 @@ mod closure_with_a_type;
 mod not_http_with_refuse_with;
 #[path = "ui/fixed/key_instead_of_option.rs"]
 mod option_of_a_key;
+#[path = "ui/fixed/refusal_of_another_body.rs"]
+mod refusal_of_an_own_body;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -44,7 +46,9 @@ fn each_way_out_is_one() {
     closure_with_a_type::main();
     not_http_with_refuse_with::main();
     option_of_a_key::main();
-    let here = ["closure_without_a_type", "key_instead_of_option", "not_http_without_refuse_with"];
+    refusal_of_an_own_body::main();
+    let here =
+        ["closure_without_a_type", "key_instead_of_option", "not_http_without_refuse_with", "refusal_of_another_body"];
     assert_eq!(names("tests/ui", "rs"), here, "each mistake has its way out, which is compiled with this file");
     assert_eq!(names("tests/ui/fixed", "rs"), here);
 }

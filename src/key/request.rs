@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use http::{HeaderName, Request, header};
-use matchit::Router;
+use matchit::{InsertError, Router};
 use percent_encoding::percent_decode_str;
 
 use super::Key;
@@ -149,8 +149,26 @@ pub(crate) fn try_path_router(pattern: &str) -> Result<Router<()>, String> {
         ));
     }
     let mut router = Router::new();
-    router.insert(pattern, ()).map_err(|error| format!("path pattern \"{pattern}\": {error}"))?;
-    Ok(router)
+    match router.insert(pattern, ()) {
+        Ok(()) => Ok(router),
+        Err(error) => Err(format!("path pattern \"{pattern}\": {}", unreadable(&error))),
+    }
+}
+
+/// What the router says of a pattern that it cannot read, with the way out.
+fn unreadable(error: &InsertError) -> Cow<'static, str> {
+    match error {
+        InsertError::InvalidParam => {
+            "a parameter needs a name and both braces, as in {name}; write a brace itself as {{ or }}".into()
+        }
+        InsertError::InvalidParamSegment => {
+            "a segment has one parameter at most, and at its end; write \"/{first}/{second}\", or \"/v{number}\"".into()
+        }
+        InsertError::InvalidCatchAll => {
+            "{*name} takes the rest of the path, so it is a whole segment and the last one".into()
+        }
+        other => other.to_string().into(),
+    }
 }
 
 /// A router with this pattern alone.

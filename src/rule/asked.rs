@@ -83,11 +83,13 @@ impl<Req> Rule<Req> {
     /// Whether it can run another limit than its own.
     #[cold]
     fn can_run(&self, limit: &Limit, reported: &Reported) -> bool {
-        let usable = set::check_limit(limit, &self.algorithm).is_ok();
-        if !usable && !self.blocked {
-            observe::unusable_limit(&reported.limit, &self.name);
+        match set::check_limit(limit, &self.algorithm) {
+            Err((field, problem)) if !self.blocked => {
+                observe::unusable_limit(&reported.limit, &self.name, limit, &format_args!("{field}: {problem}"));
+                false
+            }
+            checked => checked.is_ok(),
         }
-        usable
     }
 
     /// The key that a request counts by, `None` where there is none and the rule does not apply, or what it is refused with.

@@ -32,6 +32,8 @@ use keys::{By, KeyOf};
 use mode::Beside;
 pub(crate) use queue::Patience;
 pub(crate) use set::Rules;
+#[cfg(feature = "config")]
+pub(crate) use set::too_dear;
 
 /// A question about a request.
 type Ask<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;

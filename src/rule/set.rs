@@ -182,16 +182,19 @@ fn check<Req>(rule: &Rule<Req>) -> Result<(), ConfigError> {
         Cost::Fixed(0) => {
             wrong("cost", "a fixed cost of 0 is never charged, so the rule would never refuse; use at least 1".into())
         }
-        Cost::Fixed(cost) if rule.limit_for.is_none() && cost > rule.limit.capacity() => wrong(
-            "cost",
-            format!(
-                "{cost} is above the capacity of {}, so no request could ever pass; lower the cost or raise the limit",
-                rule.limit.capacity()
-            )
-            .into(),
-        ),
+        Cost::Fixed(cost) if rule.limit_for.is_none() && cost > rule.limit.capacity() => {
+            wrong("cost", too_dear(cost, &rule.limit).into())
+        }
         _ => Ok(()),
     }
+}
+
+/// What is wrong with a cost above the capacity of `limit`.
+pub(crate) fn too_dear(cost: u64, limit: &Limit) -> String {
+    let (capacity, raise) = (limit.capacity(), if limit.explicit_burst().is_some() { "burst" } else { "limit" });
+    format!(
+        "{cost} is above the capacity of {capacity}, so no request could ever pass; lower the cost or raise the {raise}"
+    )
 }
 
 fn is_name(name: &str) -> bool {
@@ -206,7 +209,7 @@ pub(crate) fn check_limit(limit: &Limit, algorithm: &Algorithm) -> Result<(), (&
     if limit.permits() == 0 {
         return Err((
             "limit",
-            "0 permits would refuse everything; use at least 1, or answer such requests yourself".into(),
+            "0 permits would refuse everything; use at least 1, or Rule::blocked(name) where that is meant".into(),
         ));
     }
     if limit.is_in_flight() || algorithm.holds_places() {
@@ -221,7 +224,18 @@ pub(crate) fn check_limit(limit: &Limit, algorithm: &Algorithm) -> Result<(), (&
     if limit.period_nanos() > max {
         return Err((
             "period",
-            format!("{:?} is longer than {:?}, the longest there is", limit.period(), Limit::MAX_SPAN).into(),
+            // Where it is said in more than 64 bits nobody knows any more what was said.
+            match limit.period_nanos() {
+                u64::MAX => {
+                    format!("longer than {:?}, the longest there is; use Limit::MAX_SPAN at most", Limit::MAX_SPAN)
+                }
+                _ => format!(
+                    "{:?} is longer than {:?}, the longest there is; use Limit::MAX_SPAN at most",
+                    limit.period(),
+                    Limit::MAX_SPAN
+                ),
+            }
+            .into(),
         ));
     }
     let to_full = u128::from(limit.capacity()) * u128::from(limit.period_nanos());
@@ -283,9 +297,10 @@ mod tests {
     fn says_which_field_is_wrong_and_the_way_out() {
         let second = Limit::per_second(1);
         for (rules, field, says) in [
-            (vec![rule(Limit::per_second(0))], "limit", "use at least 1"),
+            (vec![rule(Limit::per_second(0))], "limit", "use at least 1, or Rule::blocked"),
             (vec![rule(Limit::new(1, Duration::ZERO))], "period", "at least one nanosecond"),
-            (vec![rule(Limit::new(1, Duration::MAX))], "period", "the longest there is"),
+            (vec![rule(Limit::new(1, Duration::MAX))], "period", ": longer than 9223372036.854775807s"),
+            (vec![rule(Limit::new(1, Duration::from_secs(9_223_372_037)))], "period", "9223372037s is longer than"),
             (vec![rule(second.burst(0))], "burst", "use at least 1"),
             (vec![rule(second.burst(u64::MAX))], "burst", "lower the burst"),
             (vec![rule(second.burst(2)).algorithm(FixedWindow)], "burst", "drop .burst"),
@@ -293,7 +308,12 @@ mod tests {
             (vec![rule(second.burst(2)).algorithm(SlidingWindowCounter)], "burst", "drop .burst"),
             (vec![rule(second).algorithm(LeakyBucket)], "burst", "say it with .burst"),
             (vec![rule(Limit::per_second(65_537)).algorithm(SlidingWindowLog)], "limit", "at most 65536"),
-            (vec![rule(second).fixed_cost(2)], "cost", "2 is above the capacity of 1"),
+            (
+                vec![rule(second).fixed_cost(2)],
+                "cost",
+                "2 is above the capacity of 1, so no request could ever pass; lower the cost or raise the limit",
+            ),
+            (vec![rule(second.burst(5)).fixed_cost(6)], "cost", "lower the cost or raise the burst"),
             (vec![rule(second).fixed_cost(0)], "cost", "never refuse"),
             (vec![falls_back(Share::percent(0))], "on_store_failure", "at least Share::percent(1)"),
             (vec![falls_back(Share::percent(101))], "on_store_failure", "Share::WHOLE at most"),

@@ -7,6 +7,7 @@ use super::{
     },
     Checker,
 };
+use crate::{limit::Limit, rule::too_dear};
 
 impl Checker<'_> {
     pub(super) fn alternative(&mut self, one: &Alternative<'_>) {
@@ -27,18 +28,16 @@ impl Checker<'_> {
         self.key(one);
         self.outcomes(one);
         if let Some((Cost::Fixed(cost), path)) = one.said("cost", |entry| &entry.cost) {
-            let capacities = quotas.each().filter_map(|quota| match quota {
-                Quota::Limit(limit) => Some(limit.capacity()),
+            let limits = quotas.each().filter_map(|quota| match quota {
+                Quota::Limit(limit) => Some(limit),
                 _ => None,
             });
-            if let Some(capacity) =
-                capacities.chain(amount.in_flight.map(|places| places.0)).min().filter(|least| cost.0 > *least)
-            {
-                let text = format!(
-                    "{} is above the capacity of {capacity}, so no request could ever pass; lower the cost or raise the limit",
-                    cost.0
-                );
-                self.wrong(Code::CannotWork, path, text);
+            let least = limits
+                .chain(amount.in_flight.map(|places| Limit::in_flight(places.0)))
+                .min_by_key(Limit::capacity)
+                .filter(|least| cost.0 > least.capacity());
+            if let Some(least) = least {
+                self.wrong(Code::CannotWork, path, too_dear(cost.0, &least));
             }
         }
         if let Some((StoreFailure::Fallback(fallback), path)) =

@@ -31,21 +31,23 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The numbers of `limit`; `None` where Redis cannot count by it.
-    pub(super) fn numbers(&self, limit: &Limit) -> Option<Numbers> {
+    /// The numbers of `limit`, or why Redis cannot count by it.
+    pub(super) fn numbers(&self, limit: &Limit) -> Result<Numbers, String> {
         if *limit == self.limit {
-            return Some(self.numbers);
+            return Ok(self.numbers);
         }
-        Numbers::new(self.numbers.kind, limit).ok().map(|numbers| numbers.lapsing_in(self.numbers.a))
+        Numbers::new(self.numbers.kind, limit).map(|numbers| numbers.lapsing_in(self.numbers.a))
     }
 
     /// What is asked for `charge`; where its limit cannot be counted by, what can never pass.
     pub(super) fn countable<'a>(&self, charge: &Charge<'a>) -> (Numbers, Charge<'a>) {
-        if let Some(numbers) = self.numbers(&charge.limit) {
-            return (numbers, *charge);
+        match self.numbers(&charge.limit) {
+            Ok(numbers) => (numbers, *charge),
+            Err(problem) => {
+                observe::unusable_limit(&self.unusable, &self.name, &charge.limit, &problem);
+                (self.numbers, Charge { limit: self.limit, keep: u64::MAX, take: Take::Never, ..*charge })
+            }
         }
-        observe::unusable_limit(&self.unusable, &self.name);
-        (self.numbers, Charge { limit: self.limit, keep: u64::MAX, take: Take::Never, ..*charge })
     }
 }
 

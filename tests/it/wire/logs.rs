@@ -27,7 +27,7 @@ fn many() -> Limit {
 fn a_mistake_in_the_wiring_is_reported_once_with_the_way_out() {
     let nets = || TrustedProxies::nets(["10.0.0.0/8"]);
     let small = || MemoryStore::builder().max_keys(1).build();
-    const ROWS: usize = 7;
+    const ROWS: usize = 8;
     // what is wrong, the rules, one request after the other; how it is reported
     let rows: [(&str, Rule<Request>, fn(usize) -> Request, &str, &[&str]); ROWS] = [
         (
@@ -70,7 +70,14 @@ fn a_mistake_in_the_wiring_is_reported_once_with_the_way_out() {
             Rule::global("r", many()).limit_for(|_| Limit::per_second(0)),
             |_| request(Method::GET, &[]),
             "ERROR",
-            &["rule=\"r\"", "limit_for"],
+            &["rule=\"r\"", "limit_for", "limit=0/s", "problem=limit: 0 permits would refuse everything"],
+        ),
+        (
+            "a limit that its algorithm does not take",
+            Rule::global("r", many()).algorithm(FixedWindow).limit_for(|_| Limit::per_second(5).burst(9)),
+            |_| request(Method::GET, &[]),
+            "ERROR",
+            &["rule=\"r\"", "limit=5/s burst 9", "problem=burst: a window has no burst of its own"],
         ),
         (
             "a table that is full",
