@@ -62,10 +62,11 @@ impl Bucket for CalendarMonth {
 
     fn look(&self, state: &Month, limit: &Limit, now: Nanos, ask: Ask) -> Verdict {
         let count = state.count_at(now);
-        let outcome = if ask.cost > limit.permits() {
-            Outcome::Refuse(Wait::Never)
-        } else if ask.cost <= limit.permits().saturating_sub(count) {
+        let needs = ask.cost.saturating_add(ask.keep);
+        let outcome = if ask.cost == 0 || needs <= limit.permits().saturating_sub(count) {
             Outcome::Pass
+        } else if needs > limit.permits() {
+            Outcome::Refuse(Wait::Never)
         } else {
             Outcome::Refuse(Wait::For(month(now).1.saturating_sub(now)))
         };

@@ -148,7 +148,8 @@ impl<Req> RateLimitLayer<Req, Http> {
 
 impl<B> RateLimitLayer<Request<B>, Http> {
     /// Sets the whole response to a refused request, whatever the reason: a limit (429), overload or a store that failed
-    /// (503), or a missing key with its own status; [`Decision::status`] and [`Decision::refusal`] tell which.
+    /// (503), or a missing key with its own status; [`Decision::status`] and [`Decision::refusal`] tell which, and
+    /// [`Decision::violated`] by which rules.
     /// `Retry-After`, `Cache-Control: no-store` and the limit's fields
     /// are added where the response does not have them.
     ///
@@ -158,13 +159,13 @@ impl<B> RateLimitLayer<Request<B>, Http> {
     /// # Examples
     ///
     /// ```
-    /// use axum::{Router, extract::Request, http::StatusCode, response::IntoResponse, routing::get};
+    /// use axum::{Router, extract::Request, response::IntoResponse, routing::get};
     /// use tollgate::{Limit, RateLimitLayer, Rule, key};
     ///
     /// let limit = RateLimitLayer::new([Rule::new("api-key", Limit::per_second(10), key::header("x-api-key"))])
     ///     .respond_with(|request: &Request, decision| {
     ///         let wait = decision.retry_after_secs().unwrap_or_default();
-    ///         (StatusCode::TOO_MANY_REQUESTS, format!("{} is busy, wait {wait} s", request.uri())).into_response()
+    ///         (decision.status(), format!("{} is busy, wait {wait} s", request.uri())).into_response()
     ///     });
     /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
     /// ```

@@ -22,7 +22,8 @@ use crate::{
 /// - It decides per request and per key, and **refuses** rather than making every caller wait in `poll_ready`, which
 ///   is the inner service's own here.
 /// - It is `Clone`, and all clones, routes and connections count together.
-/// - The inner service is called only for requests that pass. Its errors are passed on unchanged.
+/// - The inner service is called only for requests that pass. Its errors are passed on unchanged. It has to be `Clone`:
+///   [what else](crate::guide::layers#services-that-are-not-clone) to do with one that is not.
 pub struct RateLimit<S, Req, R = Http> {
     inner: S,
     gate: Arc<Gate<Req, R>>,

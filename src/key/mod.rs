@@ -57,6 +57,9 @@ use smallvec::SmallVec;
 
 /// The identity a count belongs to, borrowed from the request.
 ///
+/// It is made from text, bytes (those of a UUID, say: `Key::from(id.as_bytes())`), whole numbers, addresses, and tuples of two or
+/// three of them.
+///
 /// Kinds never meet: the text `"7"` is another key than the number `7`, and an address is neither. The parts of a
 /// tuple cannot run together: `("a:b", "c")` is not `("a", "b:c")`. Text and bytes are one kind.
 ///
