@@ -31,8 +31,8 @@ impl ConfigError {
         &self.rule
     }
 
-    /// Returns which part of the rule it is: `name`, `was`, `limit`, `burst`, `period`, `cost`, `wait_up_to`,
-    /// `on_missing_key`, `on_store_failure` or `store`.
+    /// Returns which part of the rule it is: `name`, `limit`, `period`, `burst`, `store` where the store cannot run it, or
+    /// else the method of [`Rule`](crate::Rule) that said it, such as `cost` or `on_missing_key`.
     pub fn field(&self) -> &'static str {
         self.field
     }

@@ -2,6 +2,7 @@
 
 use tollgate::{
     Key, MissingKey,
+    bucket::FixedWindow,
     key::{self, TrustedProxies},
     store::MemoryStore,
 };
