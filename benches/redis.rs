@@ -1,7 +1,7 @@
-//! What a decision costs beside the plainest commands there are, on one server in one run: GET, INCR and a script that does
-//! nothing (which no store that sends its scripts one by one can beat) over the same kind of connection, and the store under
-//! one rule and under three, for one client and for many. Medians of interleaved rounds, and their ratios; and on Linux the
-//! processor's time for each, here and on the server, which a busy machine falsifies less.
+//! What a decision costs beside the plainest commands there are, on one server in one run: GET, INCR and a script that
+//! does nothing (which no store that sends its scripts one by one can beat) over the same kind of connection, and the
+//! store under one rule and under three, for one client and for many. Medians of interleaved rounds, and their ratios;
+//! and on Linux the processor's time for each, here and on the server, which a busy machine falsifies less.
 //!
 //! Starts a `redis-server` of its own; `REDIS_URL` names one that runs already. Words of the command line choose rows.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss, reason = "a bench may panic")]

@@ -1,10 +1,12 @@
-//! A gateway whose rules are a file: authentication, limits by account and plan, reload, metrics, and answers to "why?".
+//! A gateway whose rules are a file: authentication, limits by account and plan, reload, metrics, and answers to
+//! "why?".
 //!
-//! `cargo run --features watch,metrics,redis --example gateway` serves on 127.0.0.1:3000 and prints what to try. From the
-//! environment it takes `PORT`, `RULES` (a file like `examples/rules/gateway.toml`, which it reads unless said otherwise), and
-//! `REDIS_URL`: with it all gateways on that Redis count together, and while it is away each grants half of every limit; without it
-//! each counts in its own memory. The file is read again when it is saved and on SIGHUP; what is wrong with it is logged, and changes
-//! nothing. The limits are outside the operators' pages too: a rule file says whom it excepts.
+//! `cargo run --features watch,metrics,redis --example gateway` serves on 127.0.0.1:3000 and prints what to try. From
+//! the environment it takes `PORT`, `RULES` (a file like `examples/rules/gateway.toml`, which it reads unless said
+//! otherwise), and `REDIS_URL`: with it all gateways on that Redis count together, and while it is away each grants
+//! half of every limit; without it each counts in its own memory. The file is read again when it is saved and on
+//! SIGHUP; what is wrong with it is logged, and changes nothing. The limits are outside the operators' pages too: a
+//! rule file says whom it excepts.
 
 use std::{
     collections::HashMap,
@@ -355,8 +357,8 @@ mod tests {
             (Page::read(&text).unwrap_or_else(|why| panic!("{why}\n{text}")), text)
         }
 
-        /// Waits until so many sets of rules came into force, and so many were refused, or more: a signal that another test
-        /// sends reaches all gateways.
+        /// Waits until so many sets of rules came into force, and so many were refused, or more: a signal that another
+        /// test sends reaches all gateways.
         async fn reloads(&self, reloaded: u64, failed: u64) {
             let seen = async || loop {
                 let counts = self.limits.limiter.reloads();

@@ -1,5 +1,5 @@
-//! Wrong passwords are counted, right ones are not: by account, so that nobody is guessed at from many addresses, and by
-//! address, so that nobody tries one password on many accounts.
+//! Wrong passwords are counted, right ones are not: by account, so that nobody is guessed at from many addresses, and
+//! by address, so that nobody tries one password on many accounts.
 //!
 //! `cargo run --example login` tries a few and prints what comes back.
 

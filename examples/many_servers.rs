@@ -1,9 +1,9 @@
 //! One limit for many processes: three axum servers that count in one Redis.
 //!
-//! `cargo run --features redis --example many_servers` starts itself three times as a server, asks them in turns, prints how
-//! many passed in all, which is the limit, and ends. `REDIS_URL` names the Redis; without it a `redis-server` is started
-//! for as long as this takes. With `PORT` it is one of the servers, and serves until it is ended:
-//! `PORT=3000 REDIS_URL=redis://127.0.0.1:6379 cargo run --features redis --example many_servers`.
+//! `cargo run --features redis --example many_servers` starts itself three times as a server, asks them in turns,
+//! prints how many passed in all, which is the limit, and ends. `REDIS_URL` names the Redis; without it a
+//! `redis-server` is started for as long as this takes. With `PORT` it is one of the servers, and serves until it is
+//! ended: `PORT=3000 REDIS_URL=redis://127.0.0.1:6379 cargo run --features redis --example many_servers`.
 
 use std::{
     error::Error,

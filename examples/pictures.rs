@@ -38,8 +38,8 @@ const PAPER: RGBColor = RGBColor(255, 255, 255);
 const INK: RGBColor = RGBColor(31, 35, 40);
 const LINES: RGBColor = RGBColor(208, 215, 222);
 
-/// The same picture for those who read light on dark. A viewer that does not know the query shows it dark on light, on a
-/// paper of its own.
+/// The same picture for those who read light on dark. A viewer that does not know the query shows it dark on light, on
+/// a paper of its own.
 const DARK: &str = "<style>@media(prefers-color-scheme:dark){\
     [fill=\"#FFFFFF\"]{fill:#0D1117}[fill=\"#1F2328\"]{fill:#E6EDF3}[stroke=\"#D0D7DE\"]{stroke:#3D444D}\
     [fill=\"#0072B2\"]{fill:#56B4E9}[fill=\"#6E7681\"]{fill:#8B949E}}</style>";

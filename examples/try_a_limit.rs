@@ -1,8 +1,8 @@
 //! Trying a limit before it bites.
 //!
-//! 30 requests a minute are in force. Would 20 do? The stricter limit runs in the shadow of the live one, on the same requests, and
-//! the difference is printed: whom it would have refused, and how often. A third rule already warns its clients.
-//! `cargo run --example try_a_limit` sends five minutes of made-up traffic, with a clock that it moves itself.
+//! 30 requests a minute are in force. Would 20 do? The stricter limit runs in the shadow of the live one, on the same
+//! requests, and the difference is printed: whom it would have refused, and how often. A third rule already warns its
+//! clients. `cargo run --example try_a_limit` sends five minutes of made-up traffic, with a clock that it moves itself.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

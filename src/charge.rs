@@ -38,8 +38,8 @@ pub struct RuleSpec {
 impl RuleSpec {
     /// Returns a rule that has keys, and does not say what happens while the store does not answer.
     ///
-    /// [`Limiter::builder`](crate::Limiter::builder) makes these from its rules; a test of a store, or a program that uses
-    /// one without a limiter, makes its own.
+    /// [`Limiter::builder`](crate::Limiter::builder) makes these from its rules; a test of a store, or a program that
+    /// uses one without a limiter, makes its own.
     ///
     /// # Examples
     ///
@@ -126,7 +126,8 @@ impl fmt::Debug for Slot {
 
 /// When a charge is taken.
 ///
-/// More may come. A store that is asked for one it does not know fails the decision with a [`StoreError`](crate::StoreError).
+/// More may come. A store that is asked for one it does not know fails the decision with a
+/// [`StoreError`](crate::StoreError).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Take {
@@ -159,8 +160,8 @@ pub struct Charge<'a> {
     pub votes: bool,
     /// When it is taken.
     pub take: Take,
-    /// The number, among the request's charges, of the one in whose place this one stands: it is taken as if that one were
-    /// not there. `None` for all but limits that are tried beside another one.
+    /// The number, among the request's charges, of the one in whose place this one stands: it is taken as if that one
+    /// were not there. `None` for all but limits that are tried beside another one.
     pub in_place_of: Option<usize>,
 }
 

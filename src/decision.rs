@@ -247,9 +247,9 @@ impl Decision {
         }
     }
 
-    /// Returns the value of `Retry-After`: the wait in whole seconds, rounded up, at least 1; where the wait is not known,
-    /// 1 or what the [rule says](crate::Rule::retry_after), the longest of several. `None` where the request passes or never
-    /// can.
+    /// Returns the value of `Retry-After`: the wait in whole seconds, rounded up, at least 1; where the wait is not
+    /// known, 1 or what the [rule says](crate::Rule::retry_after), the longest of several. `None` where the request
+    /// passes or never can.
     pub fn retry_after_secs(&self) -> Option<u64> {
         self.secs_told(self.wait()?)
     }

@@ -31,8 +31,8 @@ impl ConfigError {
         &self.rule
     }
 
-    /// Returns which part of the rule it is: `name`, `limit`, `period`, `burst`, `store` where the store cannot run it, or
-    /// else the method of [`Rule`](crate::Rule) that said it, such as `cost` or `on_missing_key`.
+    /// Returns which part of the rule it is: `name`, `limit`, `period`, `burst`, `store` where the store cannot run it,
+    /// or else the method of [`Rule`](crate::Rule) that said it, such as `cost` or `on_missing_key`.
     pub fn field(&self) -> &'static str {
         self.field
     }
@@ -89,8 +89,8 @@ impl StoreError {
         Self(Arc::new(Failure { message: message.into(), source: Some(source), of_one_request: false }))
     }
 
-    /// Says that the store answers others, and only what this request asks for has no answer: a key that something else was
-    /// written to, say. A [`Guarded`](crate::store::Guarded) store goes on asking.
+    /// Says that the store answers others, and only what this request asks for has no answer: a key that something else
+    /// was written to, say. A [`Guarded`](crate::store::Guarded) store goes on asking.
     ///
     /// # Examples
     ///
@@ -146,8 +146,8 @@ pub enum ErrorKind {
     NotReady,
     /// There is no rule of this name; the text names those there are.
     UnknownRule,
-    /// A rule's charges end with the request ([in flight](crate::Limit::in_flight), or counted by outcome), and what was
-    /// asked for returns nothing to end them by.
+    /// A rule's charges end with the request ([in flight](crate::Limit::in_flight), or counted by outcome), and what
+    /// was asked for returns nothing to end them by.
     NeedsReceipt,
 }
 

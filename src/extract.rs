@@ -11,9 +11,8 @@ mod axum {
 
     use crate::decision::Decision;
 
-    /// The decision that let the request pass; after
-    /// [`expose_decision`](crate::RateLimitLayer::expose_decision). Where it is not there the answer is 500 with the fix;
-    /// take an `Option<Decision>` where that is no mistake.
+    /// The decision that let the request pass; after [`expose_decision`](crate::RateLimitLayer::expose_decision). Where
+    /// it is not there the answer is 500 with the fix; take an `Option<Decision>` where that is no mistake.
     impl<S: Sync> FromRequestParts<S> for Decision {
         type Rejection = (StatusCode, &'static str);
 

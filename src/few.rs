@@ -4,8 +4,8 @@ use std::{iter::Chain, option, slice};
 
 use smallvec::SmallVec;
 
-/// A list of which the first item is apart from the others, so that one of a single item is written where it is wanted, and
-/// nothing is moved that is not there. Up to three items ask for no memory.
+/// A list of which the first item is apart from the others, so that one of a single item is written where it is wanted,
+/// and nothing is moved that is not there. Up to three items ask for no memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Few<T> {
     first: Option<T>,
@@ -28,8 +28,8 @@ impl<T> Few<T> {
         self.push_made(|| item);
     }
 
-    /// Appends what `make` returns, which is written where it stays: a large item that is put together elsewhere would be read
-    /// again by larger words than it was written in, for which the processor waits.
+    /// Appends what `make` returns, which is written where it stays: a large item that is put together elsewhere would
+    /// be read again by larger words than it was written in, for which the processor waits.
     #[inline(always)]
     pub(crate) fn push_made(&mut self, make: impl FnOnce() -> T) {
         if self.first.is_none() {
@@ -109,7 +109,8 @@ impl<'a, T> Iterator for Items<'a, T> {
         self.0.size_hint()
     }
 
-    // The chain goes through its two parts one after the other, where calls of `next` would ask each time which it is in.
+    // The chain goes through its two parts one after the other, where calls of `next` would ask each time which it is
+    // in.
     #[inline]
     fn all<F: FnMut(&'a T) -> bool>(&mut self, f: F) -> bool {
         self.0.all(f)

@@ -25,8 +25,8 @@ pub(crate) struct Gate<Req, R> {
 }
 
 impl<Req, R> Gate<Req, R> {
-    /// Whether one rule lets a request pass and no more than its numbers is needed for what is `told` of that, which is written
-    /// then. It is counted then, too.
+    /// Whether one rule lets a request pass and no more than its numbers is needed for what is `told` of that, which is
+    /// written then. It is counted then, too.
     #[inline(always)]
     pub(crate) fn tells_of_pass<Res>(&self, rules: &Generation<Req>, answered: &Answered, told: &mut R::Told) -> bool
     where
@@ -68,10 +68,9 @@ pin_project! {
     /// # Cancel safety
     ///
     /// Dropped before the inner service is called, every charge is given back. After that, places
-    /// [in flight](crate::Limit::in_flight) are free, rules that count by outcome do what they say of a request without an
-    /// answer, and the other charges stand. A store
-    /// that answers later may have charged a request whose future was dropped before the answer; the memory store answers
-    /// at once.
+    /// [in flight](crate::Limit::in_flight) are free, rules that count by outcome do what they say of a request without
+    /// an answer, and the other charges stand. A store that answers later may have charged a request whose future was
+    /// dropped before the answer; the memory store answers at once.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, Req, R>
     where
@@ -80,8 +79,8 @@ pin_project! {
     {
         #[pin]
         state: State<S, S::Future, Req, R, R::Told, R::Response>,
-        // Of a request that the inner service is at and that holds nothing. Not in the state: what is put together of one part
-        // is not copied once more.
+        // Of a request that the inner service is at and that holds nothing. Not in the state: what is put together of
+        // one part is not copied once more.
         told: R::Told,
     }
 }

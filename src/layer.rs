@@ -66,13 +66,14 @@ impl<Req> RateLimitLayer<Req, Http> {
         Ok(Limiter::builder(rules).build()?.into())
     }
 
-    /// Sets what a refusal is for a service that is not HTTP: a response of its own. What was said of headers means nothing
-    /// to such a service. A place [in flight](crate::Limit::in_flight) is free when the response is there.
+    /// Sets what a refusal is for a service that is not HTTP: a response of its own. What was said of headers means
+    /// nothing to such a service. A place [in flight](crate::Limit::in_flight) is free when the response is there.
     ///
     /// # Panics
     ///
-    /// Where a rule's charges depend on how a request was answered ([`Rule::give_back_when`], [`Rule::count_only_when`]): use
-    /// [`refuse_with_outcome`](Self::refuse_with_outcome). A later [reload](Limiter::reload) to such rules is an error.
+    /// Where a rule's charges depend on how a request was answered ([`Rule::give_back_when`],
+    /// [`Rule::count_only_when`]): use [`refuse_with_outcome`](Self::refuse_with_outcome). A later
+    /// [reload](Limiter::reload) to such rules is an error.
     ///
     /// # Examples
     ///
@@ -147,11 +148,10 @@ impl<Req> RateLimitLayer<Req, Http> {
 }
 
 impl<B> RateLimitLayer<Request<B>, Http> {
-    /// Sets the whole response to a refused request, whatever the reason: a limit (429), overload or a store that failed
-    /// (503), or a missing key with its own status; [`Decision::status`] and [`Decision::refusal`] tell which, and
-    /// [`Decision::violated`] by which rules.
-    /// `Retry-After`, `Cache-Control: no-store` and the limit's fields
-    /// are added where the response does not have them.
+    /// Sets the whole response to a refused request, whatever the reason: a limit (429), overload or a store that
+    /// failed (503), or a missing key with its own status; [`Decision::status`] and [`Decision::refusal`] tell which,
+    /// and [`Decision::violated`] by which rules. `Retry-After`, `Cache-Control: no-store` and the limit's fields are
+    /// added where the response does not have them.
     ///
     /// Its body may be a [`RefusalBody`](crate::response::RefusalBody) or any body with the inner body's data and
     /// errors, so in axum whatever turns into a response will do.

@@ -26,8 +26,9 @@
 //! # Map of the crate
 //!
 //! [`RateLimitLayer`] (and its [`RateLimit`], [`ResponseFuture`], [`ResponseBody`]) is the tower face of a [`Limiter`]:
-//! [`Rule`]s + a [`Store`](store::Store) + a [`Clock`](time::Clock). A rule names a [`Limit`], takes a [`Key`] from each
-//! request, and counts by a [`Bucket`](bucket::Bucket). The answer is a [`Decision`]. [`guide`] has the longer texts.
+//! [`Rule`]s + a [`Store`](store::Store) + a [`Clock`](time::Clock). A rule names a [`Limit`], takes a [`Key`] from
+//! each request, and counts by a [`Bucket`](bucket::Bucket). The answer is a [`Decision`]. [`guide`] has the longer
+//! texts.
 //!
 //! # Errors
 //!

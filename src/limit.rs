@@ -2,8 +2,8 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use crate::time::Nanos;
 
-/// How much, per how long, with what burst; or how much at a time. Plain data, checked when [rules](crate::Rule) are put
-/// together.
+/// How much, per how long, with what burst; or how much at a time. Plain data, checked when [rules](crate::Rule) are
+/// put together.
 ///
 /// `permits` per `period` is the long-run rate; `burst` is how many permits an idle client may use at once (token
 /// bucket) or how deep the queue is (leaky bucket). Without [`burst`](Self::burst) it equals `permits`. Windows have
@@ -84,8 +84,8 @@ impl Limit {
         Self::of(permits, Nanos::from_secs(86_400))
     }
 
-    /// Returns `places` at the same instant, however long each is taken: no rate, and no period. A rule with such a limit
-    /// counts by [`InFlight`](crate::bucket::InFlight), and a request holds its places until it has ended.
+    /// Returns `places` at the same instant, however long each is taken: no rate, and no period. A rule with such a
+    /// limit counts by [`InFlight`](crate::bucket::InFlight), and a request holds its places until it has ended.
     ///
     /// # Examples
     ///

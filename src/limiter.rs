@@ -105,8 +105,8 @@ impl<Req> Limiter<Req> {
     ///
     /// # Errors
     ///
-    /// Where the store fails. Where a rule of the limiter is [in flight](crate::Limit::in_flight) or counts by outcome, always
-    /// ([`ErrorKind::NeedsReceipt`]): use [`reserve`](Self::reserve), whose receipt ends what was charged.
+    /// Where the store fails. Where a rule of the limiter is [in flight](crate::Limit::in_flight) or counts by outcome,
+    /// always ([`ErrorKind::NeedsReceipt`]): use [`reserve`](Self::reserve), whose receipt ends what was charged.
     ///
     /// # Cancel safety
     ///
@@ -140,8 +140,8 @@ impl<Req> Limiter<Req> {
     }
 
     /// As [`check`](Self::check), but where a rule lets the request wait for its turn
-    /// ([`LeakyBucket`](crate::bucket::LeakyBucket), [`Rule::wait_up_to`], [`Rule::queue`]) it waits. A refusal is returned at
-    /// once.
+    /// ([`LeakyBucket`](crate::bucket::LeakyBucket), [`Rule::wait_up_to`], [`Rule::queue`]) it waits. A refusal is
+    /// returned at once.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl<Req> Limiter<Req> {
     }
 
     /// As [`acquire`](Self::acquire), and returns what ends with the request: dropped, places
-    /// [in flight](crate::Limit::in_flight) are free again, and what else was charged stands. Only that is in the receipt: to
-    /// give other charges back, take one from [`reserve`](Self::reserve).
+    /// [in flight](crate::Limit::in_flight) are free again, and what else was charged stands. Only that is in the
+    /// receipt: to give other charges back, take one from [`reserve`](Self::reserve).
     ///
     /// # Errors
     ///
@@ -224,8 +224,8 @@ impl<Req> Limiter<Req> {
         Ok((decision, rules.receipt_or_none(receipt)))
     }
 
-    /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing. The request is looked at when this is called,
-    /// and not held.
+    /// Returns what [`acquire`](Self::acquire) would decide, and changes nothing. The request is looked at when this is
+    /// called, and not held.
     ///
     /// # Errors
     ///
@@ -252,7 +252,8 @@ impl<Req> Limiter<Req> {
         Ok(decision)
     }
 
-    /// Forgets what `key` has used under the rule `name`; places that are held stay so until they are free. A rule without keys has one count, whatever `key` says.
+    /// Forgets what `key` has used under the rule `name`; places that are held stay so until they are free. A rule
+    /// without keys has one count, whatever `key` says.
     ///
     /// # Errors
     ///
@@ -331,7 +332,8 @@ impl<Req> Generation<Req> {
         receipt.map_or_else(|| self.core.receipt(SmallVec::new()), |receipt| *receipt)
     }
 
-    /// A decision that nothing was said of yet, for [`judge`](Self::judge) to write into: it is too large to be handed around.
+    /// A decision that nothing was said of yet, for [`judge`](Self::judge) to write into: it is too large to be handed
+    /// around.
     #[inline]
     pub(crate) fn undecided(&self) -> Decision {
         self.core.undecided()

@@ -1,5 +1,5 @@
-//! Every event and metric this crate reports, and their no-op twins where the features `tracing` and `metrics` are off. Never
-//! a key.
+//! Every event and metric this crate reports, and their no-op twins where the features `tracing` and `metrics` are off.
+//! Never a key.
 //!
 //! Messages, levels and field names are part of the API, as are the names and labels of metrics: the guide lists them.
 
@@ -53,7 +53,8 @@ impl Counter {
     }
 }
 
-/// How often something happened that is told as a metric now and then. Relaxed is enough: it publishes nothing but itself.
+/// How often something happened that is told as a metric now and then. Relaxed is enough: it publishes nothing but
+/// itself.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     count: AtomicU64,
@@ -187,8 +188,8 @@ impl Observed {
         self.metrics.waits_until(turn, rule)
     }
 
-    /// A request was refused at `now` (nanoseconds since the Unix epoch), by these rules: at debug level, but for the first of
-    /// each rule and then one a second.
+    /// A request was refused at `now` (nanoseconds since the Unix epoch), by these rules: at debug level, but for the
+    /// first of each rule and then one a second.
     #[inline]
     pub(crate) fn refused<'a, Rules>(&self, now: u64, status: u16, rules: impl FnOnce() -> Rules)
     where

@@ -29,8 +29,8 @@ pub fn host<B>(host: &'static str) -> impl Fn(&Request<B>) -> bool + Clone + Sen
     move |request| host_of(request).is_some_and(|asked| asked.eq_ignore_ascii_case(host))
 }
 
-/// Returns whether the request's path matches `pattern`, in axum's syntax: `/`, `/users/{id}`, `/files/{*path}`. The path
-/// is compared as it was sent, percent-encodings and all, as axum does.
+/// Returns whether the request's path matches `pattern`, in axum's syntax: `/`, `/users/{id}`, `/files/{*path}`. The
+/// path is compared as it was sent, percent-encodings and all, as axum does.
 ///
 /// Inside axum's `Router::nest` a layer sees the path **without** the prefix.
 ///

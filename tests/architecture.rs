@@ -33,6 +33,8 @@ const ALSO: [(&str, &str); 6] = [
 ];
 
 const MAX_LINES: usize = 400;
+/// As the formatter's.
+const MAX_WIDTH: usize = 120;
 
 /// One source file without comments and without the test module at its end.
 struct Source {
@@ -141,8 +143,8 @@ fn check_import(from: &str, to: &str) -> Result<(), String> {
     if to_floor < from_floor { Ok(()) } else { Err(format!("`{from}` may not import `{to}`, which is not below it")) }
 }
 
-/// All sources but the root, which only re-exports, and files of tests.
-fn sources() -> Vec<Source> {
+/// All files of Rust under `src`, by their paths there.
+fn texts() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let (mut found, mut directories) = (Vec::new(), vec![root.clone()]);
     while let Some(directory) = directories.pop() {
@@ -151,15 +153,19 @@ fn sources() -> Vec<Source> {
             if path.is_dir() {
                 directories.push(path);
             } else if path.extension().is_some_and(|kind| kind == "rs") {
-                let relative = path.strip_prefix(&root).unwrap().to_owned();
-                if relative != Path::new("lib.rs") && !relative.ends_with("tests.rs") {
-                    found.push(Source::new(relative, &fs::read_to_string(&path).unwrap()));
-                }
+                found.push((path.strip_prefix(&root).unwrap().to_owned(), fs::read_to_string(&path).unwrap()));
             }
         }
     }
     assert!(found.len() > 20, "only {} sources found", found.len());
     found
+}
+
+/// All sources but the root, which only re-exports, and files of tests.
+fn sources() -> Vec<Source> {
+    let is_one = |path: &Path| path != Path::new("lib.rs") && !path.ends_with("tests.rs");
+    let texts = texts().into_iter().filter(|(path, _)| is_one(path));
+    texts.map(|(path, text)| Source::new(path, &text)).collect()
 }
 
 /// Fails with all that was found.
@@ -196,6 +202,24 @@ fn no_file_is_too_long() {
         (lines > MAX_LINES).then(|| format!("{}: {lines} lines, at most {MAX_LINES}", source.path.display()))
     };
     none(sources().iter().filter_map(long).collect());
+}
+
+/// What the formatter leaves as it is. Tables and code in comments cannot be broken.
+#[test]
+fn no_comment_is_too_wide() {
+    let mut wide = Vec::new();
+    for (path, text) in texts() {
+        let mut in_code = false;
+        for (at, line) in text.lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else { continue };
+            let comment = comment.trim_start_matches(['/', '!']).trim_start();
+            in_code ^= comment.starts_with("```");
+            if !in_code && !comment.starts_with(['|', '[']) && line.chars().count() > MAX_WIDTH {
+                wide.push(format!("{}:{}: {} wide, at most {MAX_WIDTH}", path.display(), at + 1, line.chars().count()));
+            }
+        }
+    }
+    none(wide);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The lock protocol of the memory store, and of those who wait for a place and free it, in every order in which their threads
-//! can run. Each model makes one claim.
+//! The lock protocol of the memory store, and of those who wait for a place and free it, in every order in which their
+//! threads can run. Each model makes one claim.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg tollgate_loom" cargo test --release --target-dir target/loom --test loom   # scripts/loom
@@ -203,8 +203,8 @@ fn a_charge_given_back_after_a_reset_is_not_another_ones() {
     });
 }
 
-/// One permit a second was used a second ago. Somebody sweeps the bucket away as fresh while a thread that read its clock
-/// a moment before that comes with its charge.
+/// One permit a second was used a second ago. Somebody sweeps the bucket away as fresh while a thread that read its
+/// clock a moment before that comes with its charge.
 fn swept_under_a_late_thread(algorithm: Algorithm) {
     model(move || {
         let rule = Rule::new(&store(), "rule", algorithm.clone(), Limit::per_second(1));

@@ -93,8 +93,8 @@ fn names(directory: &str, kind: &str) -> Vec<String> {
 
 /// Writes a newcomer's package, with each case as a program, and returns its directory.
 ///
-/// Its profile is ours, and what it depends on has the features with which the gate checks this crate's: what was built there is
-/// not built once more.
+/// Its profile is ours, and what it depends on has the features with which the gate checks this crate's: what was built
+/// there is not built once more.
 fn package(cases: &[String]) -> PathBuf {
     let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("newcomer");
     let ours: toml::Table = fs::read_to_string(Path::new(ROOT).join("Cargo.toml")).unwrap().parse().unwrap();
@@ -142,8 +142,8 @@ fn compiled(package: &Path, case: &str) -> String {
     said.join("\n")
 }
 
-/// The text without what differs between two trees or changes with other code: where the tree is, and the lines of other files
-/// than the case's own.
+/// The text without what differs between two trees or changes with other code: where the tree is, and the lines of
+/// other files than the case's own.
 fn portable(text: &str) -> String {
     let mut elsewhere = false;
     let lines = text.trim_end().lines().map(|line| match line.split_once("--> ") {

@@ -47,8 +47,8 @@ impl Algorithm {
         matches!(self, Self::InFlight)
     }
 
-    /// Returns whether what was used under this strategy is used under `other` too, where a rule changes to it: places are
-    /// held by whoever runs, and say nothing of a rate.
+    /// Returns whether what was used under this strategy is used under `other` too, where a rule changes to it: places
+    /// are held by whoever runs, and say nothing of a rate.
     pub(crate) fn carries_over_to(&self, other: &Self) -> bool {
         self.holds_places() == other.holds_places()
     }

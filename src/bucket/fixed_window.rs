@@ -52,7 +52,8 @@ pub(super) fn until_window_end(limit: &Limit, now: Nanos) -> Nanos {
 }
 
 impl FixedWindowState {
-    /// Returns a state last charged at `seen`, with `count` permits used in that window: for stores that keep it elsewhere.
+    /// Returns a state last charged at `seen`, with `count` permits used in that window: for stores that keep it
+    /// elsewhere.
     pub const fn new(seen: Nanos, count: u64) -> Self {
         Self { seen, count }
     }

@@ -9,8 +9,8 @@ use crate::{
 ///
 /// **Bounds** `n` at any instant. **State** 8 bytes a key, while anything runs. It is what a rule with
 /// [`Limit::in_flight`] counts by, and nothing else can run such a limit. Choose it where requests are slow or their
-/// answers are streamed, so that their number says less than how many there are at a time; beside a rate, for which it is
-/// no substitute: a fast client can pass a thousand requests a second through one place.
+/// answers are streamed, so that their number says less than how many there are at a time; beside a rate, for which it
+/// is no substitute: a fast client can pass a thousand requests a second through one place.
 ///
 /// Nobody knows when a place is free again, so a refusal's wait is [`Unknown`](Wait::Unknown). Time changes nothing,
 /// and neither does a changed limit or a reset: what runs stays counted until it ends.

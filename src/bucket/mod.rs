@@ -201,16 +201,18 @@ impl Used {
 ///
 /// # Contract
 ///
-/// - `look` MUST NOT say that a cost passes for which `take` would break the limit, or that would leave less than [`Ask::keep`];
-///   saying no too often is only strict.
+/// - `look` MUST NOT say that a cost passes for which `take` would break the limit, or that would leave less than
+///   [`Ask::keep`]; saying no too often is only strict.
 /// - `take` MUST charge exactly what it was asked, and answer with the numbers after the charge.
-/// - `give_back` MUST NOT leave more than there would be had the charge never happened, and MUST be harmless however late it
-///   comes. A charge is given back once, and to the bucket it was taken from or that bucket's successor; stores see to that.
+/// - `give_back` MUST NOT leave more than there would be had the charge never happened, and MUST be harmless however
+///   late it comes. A charge is given back once, and to the bucket it was taken from or that bucket's successor; stores
+///   see to that.
 /// - A state at or after [`fresh_at`](Self::fresh_at) MUST answer as a fresh one does, since it may be dropped.
 /// - Nothing may panic, block, or call back into the limiter: the state's lock is held.
-/// - The store MUST bring the state up to date before it asks, as [`MemoryStore`](crate::store::MemoryStore) does: a time less than a
-///   second before [`seen`](Self::seen) is judged at that; after a clock that was set back further the state goes on from the new
-///   time by [`used`](Self::used) and [`with_used`](Self::with_used), and after a change of the limit by [`under`](Self::under).
+/// - The store MUST bring the state up to date before it asks, as [`MemoryStore`](crate::store::MemoryStore) does: a
+///   time less than a second before [`seen`](Self::seen) is judged at that; after a clock that was set back further the
+///   state goes on from the new time by [`used`](Self::used) and [`with_used`](Self::with_used), and after a change of
+///   the limit by [`under`](Self::under).
 ///
 /// # Examples
 ///
@@ -279,8 +281,8 @@ pub trait Bucket: Send + Sync + std::fmt::Debug + 'static {
     /// Answers without changing anything.
     fn look(&self, state: &Self::State, limit: &Limit, now: Nanos, ask: Ask) -> Verdict;
 
-    /// Returns the outcome of [`look`](Self::look), and the numbers where it does not tell sooner without: the store needs
-    /// them only of a request that does not pass.
+    /// Returns the outcome of [`look`](Self::look), and the numbers where it does not tell sooner without: the store
+    /// needs them only of a request that does not pass.
     #[doc(hidden)]
     fn outcome(&self, state: &Self::State, limit: &Limit, now: Nanos, ask: Ask) -> (Outcome, Option<Verdict>) {
         let verdict = self.look(state, limit, now, ask);

@@ -27,8 +27,9 @@ pub(crate) trait Packed: Bucket<State: Copy> {
         None
     }
 
-    /// Judges `cost` permits, and says what the words would be with them taken, as [`Bucket::look`] and [`Bucket::take`]
-    /// would, where that can be done sooner; `None` where it cannot. `now` is not before what the bucket has seen.
+    /// Judges `cost` permits, and says what the words would be with them taken, as [`Bucket::look`] and
+    /// [`Bucket::take`] would, where that can be done sooner; `None` where it cannot. `now` is not before what the
+    /// bucket has seen.
     #[inline]
     fn at_once(&self, _words: Self::Words, _quick: &Quick, _now: Nanos, _cost: u64) -> Option<AtOnce<Self::Words>> {
         None
@@ -55,8 +56,8 @@ impl Words for [u32; 4] {
     type Align = [u32; 0];
 }
 
-/// A limit of which a nanosecond drains one unit, so that units are nanoseconds: all those of a whole number of nanoseconds a
-/// permit.
+/// A limit of which a nanosecond drains one unit, so that units are nanoseconds: all those of a whole number of
+/// nanoseconds a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quick {
     permit: u64,

@@ -32,9 +32,9 @@ impl Schedule {
         (self.hole == Nanos::ZERO).then_some((self.full_at, self.rest))
     }
 
-    /// Returns a schedule of which `units` are used at `now`, a permit being `units_per_permit` of them: for stores that
-    /// keep it elsewhere. Exact where the limit's period in nanoseconds, in lowest terms with its permits, is a multiple of
-    /// that, and otherwise rounded up; nothing is known of what was given back from its middle.
+    /// Returns a schedule of which `units` are used at `now`, a permit being `units_per_permit` of them: for stores
+    /// that keep it elsewhere. Exact where the limit's period in nanoseconds, in lowest terms with its permits, is a
+    /// multiple of that, and otherwise rounded up; nothing is known of what was given back from its middle.
     pub fn using(limit: &Limit, now: Nanos, units: u64, units_per_permit: u64) -> Self {
         let (whole, per) = (u128::from(units) * units_of(limit, 1), u128::from(units_per_permit.max(1)));
         let mut schedule = Self { seen: now, full_at: now, ..Self::default() };
@@ -123,7 +123,8 @@ impl Schedule {
             return;
         }
         self.set_used_units(limit, now, used - back);
-        // A charge that goes from the end altogether takes the end with it. Where a part of it stands, its mark does too.
+        // A charge that goes from the end altogether takes the end with it. Where a part of it stands, its mark does
+        // too.
         if behind > 0 || charge.left > 0 {
             let hole = drain_time(limit, back);
             self.hole = self.hole.saturating_add(hole);

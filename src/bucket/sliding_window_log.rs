@@ -29,8 +29,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlidingWindowLog;
 
-/// The state of [`SlidingWindowLog`]: when permits were taken, oldest first, and how many had been by then: sums, so that
-/// a look at a long log is a search and not a walk.
+/// The state of [`SlidingWindowLog`]: when permits were taken, oldest first, and how many had been by then: sums, so
+/// that a look at a long log is a search and not a walk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlidingWindowLogState {
     entries: VecDeque<(Nanos, u64)>,
@@ -41,7 +41,8 @@ pub struct SlidingWindowLogState {
 
 const MAX_PERMITS: u64 = 65_536;
 
-/// A charge is kept as at most this much, which is as good as endless, so that sums stay far from the end of their range.
+/// A charge is kept as at most this much, which is as good as endless, so that sums stay far from the end of their
+/// range.
 const MAX_CHARGE: u64 = 1 << 40;
 
 impl SlidingWindowLogState {

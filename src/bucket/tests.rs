@@ -103,7 +103,8 @@ fn usage_carries_over_exactly_under_the_same_limit_and_never_shrinks_under_anoth
         assert_eq!(same.used_units(&old, at(91)), units, "{old}");
         for new in limits {
             let moved = Schedule::with_used(&new, state.used(&old, at(91)), at(91));
-            // Units / units a permit is the number of permits: compare over the common denominator. 2^-64 of a permit is lost at most.
+            // Units / units a permit is the number of permits: compare over the common denominator. 2^-64 of a permit
+            // is lost at most.
             let was = units * u128::from(new.permit());
             let is = moved.used_units(&new, at(91)) * u128::from(old.permit());
             assert!(is >= was.saturating_sub(1), "{old} -> {new}: {was} {is}");

@@ -11,15 +11,15 @@ pub enum FailurePolicy {
     #[default]
     Refuse,
     /// They are judged by this process alone, under a share of the limit. The store has to be
-    /// [`Guarded`](crate::store::Guarded), or never fail, as the memory store; on any other it is an error when rules are
-    /// put together.
+    /// [`Guarded`](crate::store::Guarded), or never fail, as the memory store; on any other it is an error when rules
+    /// are put together.
     Fallback(Share),
 }
 
 /// The share of a limit that one process grants by itself while the store does not answer.
 ///
-/// Permits and burst are rounded up and at least 1; the period stays. A share of nothing, or of more than the whole, is an
-/// error when rules are put together.
+/// Permits and burst are rounded up and at least 1; the period stays. A share of nothing, or of more than the whole, is
+/// an error when rules are put together.
 ///
 /// # Examples
 ///

@@ -209,8 +209,8 @@ impl<B: 'static> Building<'_, B> {
         }
     }
 
-    /// The rules of one entry: none where it is unlimited, and a second one where some of its requests are blocked. `None` where
-    /// something that it refers to is not there.
+    /// The rules of one entry: none where it is unlimited, and a second one where some of its requests are blocked.
+    /// `None` where something that it refers to is not there.
     fn rules(&self, one: &Alternative<'_>) -> Option<Vec<Rule<Request<B>>>> {
         let id = one.own.id.as_ref()?.0.clone();
         let quotas = one.quotas();

@@ -75,16 +75,17 @@ tables! {
         cost = "cost": Cost,
         /// How long a request may be held for its turn instead of being refused. For the token bucket only.
         wait_up_to = "wait_up_to": Span,
-        /// Which answers a request counts with: what it took comes back with all others. A status, such as 401, a class, such as
-        /// "4xx", "failures" (all from 400 on), "successes" (all below), the name of a registered outcome, or a list of these.
+        /// Which answers a request counts with: what it took comes back with all others. A status, such as 401, a
+        /// class, such as "4xx", "failures" (all from 400 on), "successes" (all below), the name of a registered
+        /// outcome, or a list of these.
         count_only = "count_only": Many<Outcome>,
         /// Which answers a request does not count with: as `count_only`, and not beside it.
         give_back = "give_back": Many<Outcome>,
-        /// Whether it does not count without an answer either, because the client left or something failed. Only beside one of
-        /// the two.
+        /// Whether it does not count without an answer either, because the client left or something failed. Only beside
+        /// one of the two.
         give_back_unanswered = "give_back_unanswered": bool,
-        /// Whether it is enforced; "enforce" unless said. In "shadow" it counts beside the others and refuses nothing, which
-        /// is seen in the log and in the decision; with "warn" the client is told too.
+        /// Whether it is enforced; "enforce" unless said. In "shadow" it counts beside the others and refuses nothing,
+        /// which is seen in the log and in the decision; with "warn" the client is told too.
         mode = "mode": Mode,
         /// Whether a refusal is not the client's fault but that of all together: 503 instead of 429.
         overload = "overload": bool,

@@ -147,8 +147,8 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// As [`check`]; each problem begins with the file's name. One problem of the code [`Code::CannotRead`] where the file
-    /// cannot be read.
+    /// As [`check`]; each problem begins with the file's name. One problem of the code [`Code::CannotRead`] where the
+    /// file cannot be read.
     ///
     /// # Examples
     ///
@@ -276,7 +276,8 @@ impl Source {
     }
 }
 
-/// Shows how many policies there are and where they come from, and nothing of what they say: customers may be named by their keys.
+/// Shows how many policies there are and where they come from, and nothing of what they say: customers may be named by
+/// their keys.
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let policies = self.file.policies.iter().flatten().count();

@@ -256,7 +256,8 @@ pub(super) fn instead(word: &str, known: &[&str]) -> String {
     }
 }
 
-/// The known word that `word` is a slip of: a third of its letters may be wrong, or it lacks parts that only one word has.
+/// The known word that `word` is a slip of: a third of its letters may be wrong, or it lacks parts that only one word
+/// has.
 pub(super) fn closest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let within = |name: &&str| name.chars().count().div_ceil(3).min(3);
     let near = known.iter().filter(|_| word.len() < 64).map(|name| (distance(word, name), *name));

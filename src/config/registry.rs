@@ -84,8 +84,8 @@ impl<B> Registry<B> {
         }
     }
 
-    /// Registers an extractor, for `key = "name"`. A name that is built in, or there already, is a problem when rules are
-    /// built; so with the others.
+    /// Registers an extractor, for `key = "name"`. A name that is built in, or there already, is a problem when rules
+    /// are built; so with the others.
     pub fn key<F>(mut self, name: impl Into<String>, key: F) -> Self
     where
         F: for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> + Send + Sync + 'static,

@@ -51,14 +51,14 @@ enum When {
 }
 
 impl Rules {
-    /// Reads the file that these rules came from again whenever it changes, and puts what it says in force in `limiter`, as
-    /// [`reload`](Limiter::reload) does. A file with problems changes nothing; it is logged and
+    /// Reads the file that these rules came from again whenever it changes, and puts what it says in force in
+    /// `limiter`, as [`reload`](Limiter::reload) does. A file with problems changes nothing; it is logged and
     /// [counted](Limiter::reloads).
     ///
-    /// What the file says is compared, so it does not matter how it came there: written in place, renamed over the old one as
-    /// many editors do, removed and made anew, or behind links of which one was changed, as in Kubernetes. It is read when
-    /// nothing has happened for 50 ms, and looked at every 30 s in any case, since network file systems tell nothing. A file that
-    /// is renamed into its place is never read half written.
+    /// What the file says is compared, so it does not matter how it came there: written in place, renamed over the old
+    /// one as many editors do, removed and made anew, or behind links of which one was changed, as in Kubernetes. It is
+    /// read when nothing has happened for 50 ms, and looked at every 30 s in any case, since network file systems tell
+    /// nothing. A file that is renamed into its place is never read half written.
     ///
     /// A thread does this, until the returned value is dropped. Nothing is put in force after that.
     ///
@@ -179,8 +179,8 @@ struct Reading<B> {
     path: PathBuf,
     limiter: Limiter<Request<B>>,
     registry: Registry<B>,
-    /// The text that was tried last; `None` where there was none. **Locking** while the file is read, so that of two that read
-    /// it the later one has the last word.
+    /// The text that was tried last; `None` where there was none. **Locking** while the file is read, so that of two
+    /// that read it the later one has the last word.
     tried: Mutex<Option<String>>,
     /// **Locking** while rules are put in force, so that none are once the watch was dropped.
     ended: Arc<Mutex<bool>>,
@@ -228,8 +228,8 @@ impl Follower {
         Ok(Self { path, watcher: watcher.map_err(cannot_watch)?, trail })
     }
 
-    /// Watches where the path leads now. A directory may have been removed and made anew, so those that were watched are
-    /// watched anew too.
+    /// Watches where the path leads now. A directory may have been removed and made anew, so those that were watched
+    /// are watched anew too.
     fn follow(&mut self) -> notify::Result<()> {
         let trail = Trail::to(&self.path);
         let before = std::mem::replace(&mut *lock(&self.trail), trail.clone());

@@ -16,8 +16,8 @@ impl Decision {
         &self.rulings
     }
 
-    /// Takes the answers of `rules`, in the order in which they were asked, of those that could be. Returns whether there
-    /// was one for each.
+    /// Takes the answers of `rules`, in the order in which they were asked, of those that could be. Returns whether
+    /// there was one for each.
     #[inline]
     pub(crate) fn answer<'a>(&mut self, rules: &[RuleInfo], verdicts: impl IntoIterator<Item = &'a Verdict>) -> bool {
         let mut verdicts = verdicts.into_iter();

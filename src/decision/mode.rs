@@ -1,9 +1,9 @@
 /// What it means that a rule refuses: [`Rule::mode`](crate::Rule::mode).
 ///
-/// Only a rule that enforces is felt. The others have counts of their own, and are charged as if they enforced beside those
-/// that do: when all that enforce let the request pass, and they do themselves. Nothing else depends on them: not whether a
-/// request passes, is held, or how it is answered, not what clients are told of limits, and not what other rules count. What
-/// they would have done is in [`Decision::shadows`](crate::Decision::shadows).
+/// Only a rule that enforces is felt. The others have counts of their own, and are charged as if they enforced beside
+/// those that do: when all that enforce let the request pass, and they do themselves. Nothing else depends on them: not
+/// whether a request passes, is held, or how it is answered, not what clients are told of limits, and not what other
+/// rules count. What they would have done is in [`Decision::shadows`](crate::Decision::shadows).
 ///
 /// # Examples
 ///

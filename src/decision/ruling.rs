@@ -48,8 +48,8 @@ struct OtherLimit {
 }
 
 impl Ruling {
-    /// A rule that was asked for `cost` permits, under another limit than it was made with where there is one, and has not
-    /// answered yet. One that cannot run its limit refuses for good.
+    /// A rule that was asked for `cost` permits, under another limit than it was made with where there is one, and has
+    /// not answered yet. One that cannot run its limit refuses for good.
     #[inline]
     pub(crate) fn asked(rule: usize, cost: u64, other: Option<&Limit>, usable: bool) -> Self {
         Self {
@@ -177,7 +177,8 @@ impl Ruling {
 
     /// Whether clients are told of this rule rather than of `other`.
     pub(crate) fn is_tighter_than(&self, other: &Self) -> bool {
-        // Passes and delays are one rank; among refusals the longest wait goes before an unknown one, and never before all.
+        // Passes and delays are one rank; among refusals the longest wait goes before an unknown one, and never before
+        // all.
         let rank = |ruling: &Self| match ruling.kind {
             Kind::Pass | Kind::Delay => (Kind::Pass, Nanos::ZERO),
             kind => (kind, ruling.wait),

@@ -38,10 +38,11 @@ pub struct ShadowVerdict<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The request passes, and would not if the rule enforced; or if it did in the place of the one that it is tried beside.
+    /// The request passes, and would not if the rule enforced; or if it did in the place of the one that it is tried
+    /// beside.
     WouldRefuse,
-    /// The request is refused by the rule beside which this one is tried, and by no other, and would pass if this one stood in
-    /// its place.
+    /// The request is refused by the rule beside which this one is tried, and by no other, and would pass if this one
+    /// stood in its place.
     WouldPass,
 }
 
@@ -56,9 +57,9 @@ enum Compared {
 /// How often a rule that does not [enforce](Mode) agreed with what is in force, and how often it did not:
 /// [`Limiter::differences`](crate::Limiter::differences).
 ///
-/// Only requests that every other rule which enforces let pass are counted: the others would have been refused one way or the
-/// other. A rule that is not tried beside [another](crate::Rule::shadow_of) is compared with all that enforce, so it counts only
-/// what they let pass.
+/// Only requests that every other rule which enforces let pass are counted: the others would have been refused one way
+/// or the other. A rule that is not tried beside [another](crate::Rule::shadow_of) is compared with all that enforce,
+/// so it counts only what they let pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Differences {
@@ -98,8 +99,8 @@ impl ShadowVerdict<'_> {
         !self.verdict.outcome.passes()
     }
 
-    /// Returns how what the rule says differs from what is in force. `None` where it does not, where another rule refuses the
-    /// request anyway, or where nobody counted, since the store did not answer.
+    /// Returns how what the rule says differs from what is in force. `None` where it does not, where another rule
+    /// refuses the request anyway, or where nobody counted, since the store did not answer.
     pub fn difference(&self) -> Option<Difference> {
         match self.compared {
             Some(Compared::Differ(difference)) => Some(difference),
@@ -127,9 +128,10 @@ impl ShadowVerdict<'_> {
 }
 
 impl Decision {
-    /// Returns what the rules say that applied and do not [enforce](Mode): those of [`Rule::shadow`](crate::Rule::shadow),
-    /// [`Rule::warn`](crate::Rule::warn) and [`Rule::shadow_of`](crate::Rule::shadow_of). Nothing else in a decision depends on
-    /// them. None where a request was refused before anything was counted, for a missing key.
+    /// Returns what the rules say that applied and do not [enforce](Mode): those of
+    /// [`Rule::shadow`](crate::Rule::shadow), [`Rule::warn`](crate::Rule::warn) and
+    /// [`Rule::shadow_of`](crate::Rule::shadow_of). Nothing else in a decision depends on them. None where a request
+    /// was refused before anything was counted, for a missing key.
     pub fn shadows(&self) -> impl Iterator<Item = ShadowVerdict<'_>> {
         self.trials().iter().map(|trial| self.shadow(trial))
     }
@@ -139,8 +141,8 @@ impl Decision {
         self.trials().iter().map(|trial| (trial.ruling.rule(), self.shadow(trial)))
     }
 
-    /// Adds a rule that applies and does not enforce, before it has answered: tried beside the one at `beside` of those that
-    /// enforce.
+    /// Adds a rule that applies and does not enforce, before it has answered: tried beside the one at `beside` of those
+    /// that enforce.
     pub(crate) fn ask_tried(&mut self, ruling: Ruling, beside: Option<usize>) {
         self.tried.get_or_insert_default().0.push(Trial { ruling, beside });
     }

@@ -80,8 +80,8 @@ pub enum Source {
     Store,
     /// The store refused the same before, and the wait that it told is not over: [`Guarded`](crate::store::Guarded).
     Remembered,
-    /// Nobody judged it, because a remembered refusal by another rule had settled the request, or because the key of a rule
-    /// that does not [enforce](crate::Mode) was missing. Its numbers say nothing.
+    /// Nobody judged it, because a remembered refusal by another rule had settled the request, or because the key of a
+    /// rule that does not [enforce](crate::Mode) was missing. Its numbers say nothing.
     Unasked,
     /// The store did not answer, and a bucket in this process judged it in its place.
     Fallback,

@@ -34,7 +34,8 @@ pub fn header<B>(name: &str) -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a
 /// Up to how many fields are looked through: to compare so many names costs less than to hash one.
 const FEW_FIELDS: usize = 8;
 
-/// Returns the first value of `name`, as [`HeaderMap::get`] does. A call of its own, so that what is made of the value is not.
+/// Returns the first value of `name`, as [`HeaderMap::get`] does. A call of its own, so that what is made of the value
+/// is not.
 #[inline(never)]
 fn first_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     if headers.len() > FEW_FIELDS {

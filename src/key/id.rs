@@ -72,8 +72,8 @@ impl KeyId {
         self.bits().to_le_bytes()
     }
 
-    /// Returns the key as text, where the id holds it: kind and value, with nothing in it but letters, digits, `.`, `-`,
-    /// `_`, one `:` between the two, and `%` before the hexadecimal digits of any other byte.
+    /// Returns the key as text, where the id holds it: kind and value, with nothing in it but letters, digits, `.`,
+    /// `-`, `_`, one `:` between the two, and `%` before the hexadecimal digits of any other byte.
     #[cfg(feature = "redis")]
     pub(crate) fn readable(&self) -> Option<String> {
         let bytes = self.to_bytes();

@@ -57,8 +57,8 @@ use smallvec::SmallVec;
 
 /// The identity a count belongs to, borrowed from the request.
 ///
-/// It is made from text, bytes (those of a UUID, say: `Key::from(id.as_bytes())`), whole numbers, addresses, and tuples of two or
-/// three of them.
+/// It is made from text, bytes (those of a UUID, say: `Key::from(id.as_bytes())`), whole numbers, addresses, and tuples
+/// of two or three of them.
 ///
 /// Kinds never meet: the text `"7"` is another key than the number `7`, and an address is neither. The parts of a
 /// tuple cannot run together: `("a:b", "c")` is not `("a", "b:c")`. Text and bytes are one kind.
@@ -187,7 +187,8 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The fixed-size form of a key as most are: one part that is not empty, and owns nothing that would have to be dropped.
+    /// The fixed-size form of a key as most are: one part that is not empty, and owns nothing that would have to be
+    /// dropped.
     #[inline(always)]
     pub(crate) fn usual(&self, secret: &Secret) -> Option<KeyId> {
         match &self.repr {

@@ -18,8 +18,9 @@ pub(super) const NOT_WIRED: &str = "no peer address: serve the router with \
 /// `SocketAddr` or `IpAddr` in the request's extensions, whichever is there first. Where none is, the key is
 /// [unavailable](Key::unavailable): requests are answered with status 500 and the fix, not counted together in silence.
 ///
-/// **Behind a reverse proxy this is the proxy's address**, one for all clients: use [`client_addr`](super::client_addr).
-/// A forwarding header from a private peer is reported once, since it usually means just that.
+/// **Behind a reverse proxy this is the proxy's address**, one for all clients: use
+/// [`client_addr`](super::client_addr). A forwarding header from a private peer is reported once, since it usually
+/// means just that.
 ///
 /// # Examples
 ///

@@ -33,8 +33,8 @@ pub fn bearer_token<B>() -> impl for<'a> Fn(&'a Request<B>) -> Option<Key<'a>> +
     }
 }
 
-/// Returns an extractor of a cookie's value (RFC 6265, 5.4), as a [fingerprint](Key::fingerprint); of several cookies of
-/// the name the first. An absent or empty one is a missing key.
+/// Returns an extractor of a cookie's value (RFC 6265, 5.4), as a [fingerprint](Key::fingerprint); of several cookies
+/// of the name the first. An absent or empty one is a missing key.
 ///
 /// # Examples
 ///
@@ -199,8 +199,8 @@ pub(crate) fn header_name(name: &str) -> HeaderName {
     }
 }
 
-/// Returns an extractor of a parameter of the path, decoded. `pattern` is in axum's syntax, such as `/users/{id}`; where
-/// it does not match, the key is missing.
+/// Returns an extractor of a parameter of the path, decoded. `pattern` is in axum's syntax, such as `/users/{id}`;
+/// where it does not match, the key is missing.
 ///
 /// # Panics
 ///

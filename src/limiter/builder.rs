@@ -26,8 +26,8 @@ impl<Req> LimiterBuilder<Req> {
     }
 
     /// Sets the store; a [`MemoryStore`] of its own unless set. Limiters given clones of one store share the counts of
-    /// rules of equal name. Give such rules the same limit: a key that is asked for under two limits in turn is a key whose
-    /// limit is lowered and raised each time (see [`Rule::limit_for`]).
+    /// rules of equal name. Give such rules the same limit: a key that is asked for under two limits in turn is a key
+    /// whose limit is lowered and raised each time (see [`Rule::limit_for`]).
     pub fn store(mut self, store: impl Store) -> Self {
         self.in_memory = (&store as &dyn Any).is::<MemoryStore>();
         self.store = Some(Arc::new(store));

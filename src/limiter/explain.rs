@@ -11,7 +11,8 @@ use crate::{
     time::Nanos,
 };
 
-/// What [`Limiter::explain`] says of a request. [`Display`](fmt::Display) writes it for people, without the values of keys.
+/// What [`Limiter::explain`] says of a request. [`Display`](fmt::Display) writes it for people, without the values of
+/// keys.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -44,9 +45,9 @@ pub struct ExplainedRule {
 }
 
 impl<Req> Limiter<Req> {
-    /// Says what [`acquire`](Self::acquire) or the layer would do with `request` now, rule by rule, and why. Nothing is charged,
-    /// and nothing changes. Conditions, keys and costs are asked twice, when this is called, so closures that answer otherwise the
-    /// second time make it wrong; the request is not held.
+    /// Says what [`acquire`](Self::acquire) or the layer would do with `request` now, rule by rule, and why. Nothing is
+    /// charged, and nothing changes. Conditions, keys and costs are asked twice, when this is called, so closures that
+    /// answer otherwise the second time make it wrong; the request is not held.
     ///
     /// # Examples
     ///
@@ -138,7 +139,8 @@ impl Explanation {
 }
 
 impl Explanation {
-    /// Returns the explanation as [`Display`](fmt::Display) writes it, **with the values of keys**, which may be personal data.
+    /// Returns the explanation as [`Display`](fmt::Display) writes it, **with the values of keys**, which may be
+    /// personal data.
     pub fn with_keys(&self) -> impl fmt::Display + '_ {
         WithKeys(self)
     }

@@ -24,7 +24,8 @@ pub(crate) struct Answered {
     cost: u64,
 }
 
-/// Why there is no answer at once, and how far the question had come. No closure of the user's is called twice for a request.
+/// Why there is no answer at once, and how far the question had come. No closure of the user's is called twice for a
+/// request.
 pub(crate) enum Unanswerable {
     /// There is not one plain rule, and nobody was asked for anything.
     Unasked,

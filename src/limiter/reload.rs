@@ -98,22 +98,24 @@ impl<Req> Limiter<Req> {
 
     /// Puts other rules in force, for this limiter and all its clones, while requests go on.
     ///
-    /// The new set is checked and bound as a whole, as by [`LimiterBuilder::build`](crate::LimiterBuilder::build), and then
-    /// comes into force in one step: each request is decided by one set or the other. Where anything is wrong, nothing changes.
+    /// The new set is checked and bound as a whole, as by [`LimiterBuilder::build`](crate::LimiterBuilder::build), and
+    /// then comes into force in one step: each request is decided by one set or the other. Where anything is wrong,
+    /// nothing changes.
     ///
     /// **What was used stays used.** The name of a rule is its identity:
     ///
-    /// - A rule that is in both sets goes on with its counts, whatever else about it changes. Under another limit each key's time
-    ///   until its next decision counts at the old rate; a raise helps at once, and what a lower capacity cannot hold is
-    ///   forgiven. Lowering a limit and raising it again can give a key one capacity, and nothing else about a reload can.
+    /// - A rule that is in both sets goes on with its counts, whatever else about it changes. Under another limit each
+    ///   key's time until its next decision counts at the old rate; a raise helps at once, and what a lower capacity
+    ///   cannot hold is forgiven. Lowering a limit and raising it again can give a key one capacity, and nothing else
+    ///   about a reload can.
     /// - Under another algorithm a key starts as if as much were used as the old one says.
     /// - [`Rule::was`] says that a rule had another name.
-    /// - A rule that is not in the new set is forgotten with the last request that was decided by the old one. If a later set
-    ///   has it again, it starts afresh.
+    /// - A rule that is not in the new set is forgotten with the last request that was decided by the old one. If a
+    ///   later set has it again, it starts afresh.
     /// - A rule that counted for all and now has keys, or the other way around, starts afresh.
     ///
-    /// Requests on their way, also those that wait for a place, end by the rules they began with: what they give back comes back to where it counts now, and places
-    /// in flight stay taken until they end.
+    /// Requests on their way, also those that wait for a place, end by the rules they began with: what they give back
+    /// comes back to where it counts now, and places in flight stay taken until they end.
     ///
     /// # Examples
     ///
@@ -139,8 +141,8 @@ impl<Req> Limiter<Req> {
     /// # Errors
     ///
     /// Where a rule of the new set cannot work, or the store cannot run it, or a layer was made by
-    /// [`refuse_with`](crate::RateLimitLayer::refuse_with) and it counts by outcome. The rules in force stay, and the failure is
-    /// [counted](Self::reloads) and logged.
+    /// [`refuse_with`](crate::RateLimitLayer::refuse_with) and it counts by outcome. The rules in force stay, and the
+    /// failure is [counted](Self::reloads) and logged.
     pub fn reload(&self, rules: impl IntoIterator<Item = Rule<Req>>) -> Result<Reloaded, ConfigError> {
         // The rules come from the caller's iterator, which may take its time or reload itself.
         let rules: Vec<_> = rules.into_iter().collect();
@@ -160,15 +162,15 @@ impl<Req> Limiter<Req> {
         ReloadCounts { reloaded: self.shared.reloaded.get(), failed: self.shared.failed.get() }
     }
 
-    /// Counts and logs that rules could not be read, as [`reload`](Self::reload) does where they cannot be put in force. For
-    /// who reads them from somewhere.
+    /// Counts and logs that rules could not be read, as [`reload`](Self::reload) does where they cannot be put in
+    /// force. For who reads them from somewhere.
     pub fn reload_failed(&self, error: &(dyn std::error::Error + 'static)) {
         self.shared.failed.add_one();
         observe::reload_failed(error);
     }
 
-    /// Says that a layer of this limiter cannot tell how a request was answered. Returns the name of a rule in force that has to
-    /// know, if there is one; otherwise none will come into force either.
+    /// Says that a layer of this limiter cannot tell how a request was answered. Returns the name of a rule in force
+    /// that has to know, if there is one; otherwise none will come into force either.
     pub(crate) fn reads_no_outcomes(&self) -> Option<String> {
         let mut turn = self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let judged = judged_by_outcome(&self.in_force().rules).map(|(rule, _)| rule.to_owned());
@@ -201,8 +203,8 @@ impl<Req> Limiter<Req> {
         };
         let next = Generation::new(rules, core, before.on_decision.clone());
         self.shared.in_force.store(Arc::new(next));
-        // What the closures of rules own may reload too when it is dropped, so the turn ends before the rules do: those that were
-        // in force here, those that are refused above.
+        // What the closures of rules own may reload too when it is dropped, so the turn ends before the rules do: those
+        // that were in force here, those that are refused above.
         drop(turn);
         Ok(reloaded)
     }
@@ -221,8 +223,8 @@ fn bind_after<Req>(before: &Arc<Generation<Req>>, rules: &Rules<Req>, turn: &Tur
     bind(rules, &*before.core.store, Some(before))
 }
 
-/// Whether all rules enforce, and let a request pass or not: they hold none back, have one limit for all and do not ask how they
-/// end.
+/// Whether all rules enforce, and let a request pass or not: they hold none back, have one limit for all and do not ask
+/// how they end.
 fn plain<Req>(rules: &Rules<Req>, core: &Core) -> Plain {
     let is_plain = |(rule, _): &(Rule<Req>, _)| rule.max_delay() == Nanos::ZERO && rule.has_one_limit();
     let are_plain = rules.enforcing().iter().all(is_plain);
@@ -273,8 +275,8 @@ fn judged_by_outcome<Req>(rules: &Rules<Req>) -> Option<(&str, &'static str)> {
 
 /// The lines of rules that have one, with those who wait in them for the rules before.
 ///
-/// Lines are joined in the order of the rules. Those of rules that have changed places begin anew, or somebody could wait at the head
-/// of each for the head of the other.
+/// Lines are joined in the order of the rules. Those of rules that have changed places begin anew, or somebody could
+/// wait at the head of each for the head of the other.
 fn queues<Req>(rules: &Rules<Req>, before: Option<&Generation<Req>>) -> Option<Arc<[Option<Arc<Queue>>]>> {
     let mut furthest = None;
     let queue = |(rule, _): &(Rule<Req>, _)| {

@@ -13,9 +13,9 @@ use crate::{
 };
 
 impl<Req> Limiter<Req> {
-    /// Tells the installed [recorder](crate::guide::observing) what the store holds, for a page of metrics that is about to
-    /// be read. Without it that is told along with a decision, at most once in ten seconds. Does nothing without the feature
-    /// `metrics`.
+    /// Tells the installed [recorder](crate::guide::observing) what the store holds, for a page of metrics that is
+    /// about to be read. Without it that is told along with a decision, at most once in ten seconds. Does nothing
+    /// without the feature `metrics`.
     pub fn publish_metrics(&self) {
         self.in_force().core.store.publish_metrics();
     }

@@ -34,7 +34,8 @@ impl<Req> Limiter<Req> {
     ///
     /// # Errors
     ///
-    /// Where there is no such rule ([`ErrorKind::UnknownRule`](crate::ErrorKind::UnknownRule)); the text names those there are.
+    /// Where there is no such rule ([`ErrorKind::UnknownRule`](crate::ErrorKind::UnknownRule)); the text names those
+    /// there are.
     ///
     /// # Examples
     ///

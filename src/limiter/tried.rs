@@ -12,8 +12,9 @@ use crate::{
 };
 
 impl<Req> Limiter<Req> {
-    /// Returns how often the rule `name`, which does not [enforce](crate::Mode), agreed with what is in force, and how often it
-    /// did not, since this limiter has had a rule of this name that does not. `None` where no rule that does not enforce has this name.
+    /// Returns how often the rule `name`, which does not [enforce](crate::Mode), agreed with what is in force, and how
+    /// often it did not, since this limiter has had a rule of this name that does not. `None` where no rule that does
+    /// not enforce has this name.
     ///
     /// # Examples
     ///

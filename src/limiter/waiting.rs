@@ -20,8 +20,8 @@ use crate::{
     time::{BoxFuture, Clock},
 };
 
-/// How often who is first in all its lines asks without being called: places are freed that nobody here hears of, by other
-/// processes and other limiters.
+/// How often who is first in all its lines asks without being called: places are freed that nobody here hears of, by
+/// other processes and other limiters.
 const ASKS_AGAIN: Duration = Duration::from_millis(100);
 
 /// The line of a rule for one key.
@@ -41,11 +41,11 @@ struct Standing {
 
 /// A request that waits for its turn.
 ///
-/// It stands in the line of the first rule that has no place for it; first there, and with a place of that rule within reach, also in
-/// that of the next one that has none, or in which others wait. So a client that waits for itself is in nobody else's way. Lines are
-/// joined in the order of the rules, and the next one only by who is first in those before, so that two can never wait for each
-/// other. First in all its lines a request is judged, as a whole, and again whenever it is called. Dropped, it has left every line,
-/// and the next are called.
+/// It stands in the line of the first rule that has no place for it; first there, and with a place of that rule within
+/// reach, also in that of the next one that has none, or in which others wait. So a client that waits for itself is in
+/// nobody else's way. Lines are joined in the order of the rules, and the next one only by who is first in those
+/// before, so that two can never wait for each other. First in all its lines a request is judged, as a whole, and again
+/// whenever it is called. Dropped, it has left every line, and the next are called.
 pub(crate) struct Waiting {
     stands: SmallVec<[Standing; 1]>,
     /// Lines that it does not stand in yet, the next one last.
@@ -128,7 +128,8 @@ impl Waiting {
         }
     }
 
-    /// What a look says of the next line: where there is a place of every rule whose line it is first in, it may join it.
+    /// What a look says of the next line: where there is a place of every rule whose line it is first in, it may join
+    /// it.
     fn looked(&mut self, lacks: Option<usize>) {
         let busy = self.ahead.iter().rev().find(|line| line.queue.is_busy(line.key));
         if lacks.is_none_or(|lacks| lacks > self.up_to) {
@@ -185,8 +186,8 @@ impl Waiting {
 }
 
 impl<Req> Limiter<Req> {
-    /// Returns how many requests wait for a place of the rule `name` at the moment, over all keys. `None` where no rule that
-    /// [has a queue](crate::Rule::queue) has this name.
+    /// Returns how many requests wait for a place of the rule `name` at the moment, over all keys. `None` where no rule
+    /// that [has a queue](crate::Rule::queue) has this name.
     pub fn waiting(&self, name: &str) -> Option<usize> {
         let rules = self.in_force();
         let queues = rules.core.queues.as_deref()?;
@@ -220,7 +221,8 @@ impl<Req> Generation<Req> {
         Some(self.wait(lines, busy))
     }
 
-    /// How a request is judged that does not wait, and the rule for whose place others do, so that it must not take one.
+    /// How a request is judged that does not wait, and the rule for whose place others do, so that it must not take
+    /// one.
     #[inline]
     pub(super) fn reserves(&self, request: &Req) -> (Intent, Option<usize>) {
         match self.behind_others(request) {
@@ -288,7 +290,8 @@ impl<Req> Generation<Req> {
         lines.collect()
     }
 
-    /// The first rule that has no place for a request, where it was refused only by such rules, and may wait for all of them.
+    /// The first rule that has no place for a request, where it was refused only by such rules, and may wait for all of
+    /// them.
     fn lacks_place(&self, decision: &Decision) -> Option<usize> {
         let queues = self.core.queues.as_deref()?;
         if !matches!(decision.refusal(), Some(Refusal::Limited | Refusal::Overload)) {

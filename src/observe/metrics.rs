@@ -1,7 +1,8 @@
 //! Metrics, through the facade of the `metrics` crate.
 //!
-//! A [`Counter`] is asked of the recorder once and kept, since asking costs a look into a map. A recorder may be installed
-//! after the limiter was made: until there is one, each decision asks again, which costs next to nothing then.
+//! A [`Counter`] is asked of the recorder once and kept, since asking costs a look into a map. A recorder may be
+//! installed after the limiter was made: until there is one, each decision asks again, which costs next to nothing
+//! then.
 
 use std::{
     borrow::Cow,
@@ -34,8 +35,8 @@ static METADATA: Metadata<'static> = Metadata::new("tollgate", Level::INFO, Some
 /// How often what a store holds is told without being asked for, at most.
 const PUBLISH_EVERY_NANOS: u64 = 10_000_000_000;
 
-/// Whether a recorder keeps something. The one that stands in where none is installed is of no size; another one that is
-/// would only be asked each time.
+/// Whether a recorder keeps something. The one that stands in where none is installed is of no size; another one that
+/// is would only be asked each time.
 fn keeps(recorder: &dyn Recorder) -> bool {
     size_of_val(recorder) > 0
 }
@@ -209,7 +210,8 @@ impl Drop for Waits {
     }
 }
 
-/// What a store holds of one rule's keys. What was told is taken back when it is dropped, and several of one name add up.
+/// What a store holds of one rule's keys. What was told is taken back when it is dropped, and several of one name add
+/// up.
 #[derive(Debug)]
 pub(crate) struct Held {
     keys: HeldKeys,

@@ -169,8 +169,8 @@ pub(super) fn is_refusal<B>(response: &Response<B>) -> bool {
 }
 
 /// Writes one rule's numbers. Where a layer further in has written them, and has refused or has no more remaining, its
-/// own stay: the client is told of the tightest rule on its way. Nothing is reserved: an empty map makes room for six fields by
-/// itself, and a fuller one grows once at most.
+/// own stay: the client is told of the tightest rule on its way. Nothing is reserved: an empty map makes room for six
+/// fields by itself, and a fuller one grows once at most.
 pub(super) fn write_x(headers: &mut HeaderMap, numbers: Numbers, refused_inside: bool) {
     let Numbers { limit, remaining, reset } = numbers;
     if let Some(theirs) = headers.get(&REMAINING) {
@@ -209,8 +209,8 @@ pub(super) fn render_policies(decision: &Decision) -> Option<HeaderValue> {
     })
 }
 
-/// The list items of the rules; where the request was refused, of those who refused: no window that is told may end later
-/// than `Retry-After` says.
+/// The list items of the rules; where the request was refused, of those who refused: no window that is told may end
+/// later than `Retry-After` says.
 fn limits(decision: &Decision) -> Option<HeaderValue> {
     let passed = decision.is_allowed();
     list(|limits| {

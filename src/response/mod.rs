@@ -54,8 +54,8 @@ pub trait Answer<Res> {
     /// Returns the response to a request that passed.
     fn pass(response: Res, told: &mut Self::Told) -> Self::Response;
 
-    /// Calls `judge` with the head of a response, where rules depend on it, and returns the response. Unless overridden it
-    /// is not called, which counts as a request without an answer.
+    /// Calls `judge` with the head of a response, where rules depend on it, and returns the response. Unless overridden
+    /// it is not called, which counts as a request without an answer.
     fn judged(&self, response: Res, _judge: &mut dyn FnMut(&Response<()>)) -> Res {
         response
     }
@@ -81,9 +81,9 @@ pub trait Refuse<Req, Res>: Answer<Res> {
     /// Prepares a request that passes, before the inner service is called, and returns what its response will tell.
     fn prepare(&self, request: &mut Req, decision: &Decision) -> Self::Told;
 
-    /// As [`prepare`](Self::prepare), of a request that the only rule lets pass, with these numbers. Unless overridden, or
-    /// where `None` is returned, the whole decision is made for [`prepare`](Self::prepare). The numbers are made when they are asked
-    /// for.
+    /// As [`prepare`](Self::prepare), of a request that the only rule lets pass, with these numbers. Unless overridden,
+    /// or where `None` is returned, the whole decision is made for [`prepare`](Self::prepare). The numbers are made
+    /// when they are asked for.
     fn tells<'a>(&self, _rule: impl FnOnce() -> RuleVerdict<'a>) -> Option<Self::Told> {
         None
     }
@@ -99,8 +99,8 @@ pub trait Refuse<Req, Res>: Answer<Res> {
 
 /// The answers of an HTTP service.
 ///
-/// gRPC requests, known by their content type, get HTTP status 200 with `grpc-status: 8` and a `RetryInfo`, since a plain
-/// 429 would reach their client as a status that may be retried at once.
+/// gRPC requests, known by their content type, get HTTP status 200 with `grpc-status: 8` and a `RetryInfo`, since a
+/// plain 429 would reach their client as a status that may be retried at once.
 #[derive(Debug, Clone, Default)]
 pub struct Http {
     pub(crate) headers: Headers,
@@ -285,8 +285,8 @@ impl Http {
 /// Makes the refusal of a request with GET that of the same one with HEAD.
 #[cold]
 fn leave_out_content(response: &mut Response<RefusalBody>) {
-    // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD; 8.6: a length, where there is one, is that
-    // of the answer to GET. Servers would add that of the empty body.
+    // RFC 9110, 9.3.2: "The server MUST NOT send content in the response" to HEAD; 8.6: a length, where there is one,
+    // is that of the answer to GET. Servers would add that of the empty body.
     let length = std::mem::take(response.body_mut()).len();
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
 }

@@ -1,5 +1,5 @@
-//! The fields of the usual refusal. Only the numbers change from one to the next, and copying a map is quicker than putting
-//! each field into it.
+//! The fields of the usual refusal. Only the numbers change from one to the next, and copying a map is quicker than
+//! putting each field into it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -39,7 +39,8 @@ impl Prepared {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The fields of a refusal with a problem document, that may be asked again in `secs` and tells these numbers, if any.
+    /// The fields of a refusal with a problem document, that may be asked again in `secs` and tells these numbers, if
+    /// any.
     pub(super) fn fields(&self, secs: u64, numbers: Option<(Numbers, u64)>) -> HeaderMap {
         let [without, with] = &*self.0;
         let usual = if numbers.is_some() { with } else { without };

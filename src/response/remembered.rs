@@ -1,4 +1,5 @@
-//! Refusals that a thread has answered with before. In a flood many are alike: what a client is told is in whole seconds.
+//! Refusals that a thread has answered with before. In a flood many are alike: what a client is told is in whole
+//! seconds.
 
 use std::{cell::RefCell, sync::Arc};
 

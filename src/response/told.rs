@@ -95,8 +95,8 @@ fn write_told_x<B>(response: &mut Response<B>, numbers: Numbers) {
 /// Once: what is written is not there any more.
 fn write_told_lists<B>(response: &mut Response<B>, lists: &mut Lists) {
     let headers = response.headers_mut();
-    // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told. One that is there
-    // already comes from further in, where the request was refused, or is the application's own.
+    // Draft 11, 6: `Retry-After` shall not be earlier than the end of an effective window that is told. One that is
+    // there already comes from further in, where the request was refused, or is the application's own.
     if let Some(last_end) = retry_after(headers) {
         lists.limits = lists.limits.take().and_then(|limits| only_until(&limits, last_end));
     }

@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue};
 use super::headers::{begin_item, list, parameter};
 use crate::decision::{Decision, Mode};
 
-/// A list, as the IETF fields have: of each rule that warns and would have refused the name, and the seconds until the same
-/// request would pass.
+/// A list, as the IETF fields have: of each rule that warns and would have refused the name, and the seconds until the
+/// same request would pass.
 pub(crate) const WARNING: HeaderName = HeaderName::from_static("x-ratelimit-warning");
 
 /// What the response to a request that passes warns of.

@@ -92,7 +92,8 @@ impl<Req> Rule<Req> {
         }
     }
 
-    /// The key that a request counts by, `None` where there is none and the rule does not apply, or what it is refused with.
+    /// The key that a request counts by, `None` where there is none and the rule does not apply, or what it is refused
+    /// with.
     #[inline]
     pub(crate) fn key_of(
         &self,

@@ -4,8 +4,8 @@ use super::Rule;
 use crate::limit::Limit;
 
 impl<Req> Rule<Req> {
-    /// Returns a rule that refuses every request it applies to, as one that can never pass: there is no `Retry-After`, and
-    /// the limit that is told is 0. It counts nothing. Say whom it is for with [`when`](Self::when).
+    /// Returns a rule that refuses every request it applies to, as one that can never pass: there is no `Retry-After`,
+    /// and the limit that is told is 0. It counts nothing. Say whom it is for with [`when`](Self::when).
     ///
     /// # Examples
     ///

@@ -41,14 +41,14 @@ type Wrong = (&'static str, Cow<'static, str>);
 impl<Req> Rule<Req> {
     /// Gives the charge back where `when` is true of the response's head; said several times, where any is.
     ///
-    /// The charge is taken before the request starts, so parallel requests cannot slip through, and given back as soon as
-    /// the head is there. Until then it counts. Where there is no response, because the inner service failed or panicked or
-    /// the client left, the charge **stands**, unless the rule says
-    /// [`give_back_unanswered`](Self::give_back_unanswered). What the response tells of the limit are the numbers before it
-    /// is given back.
+    /// The charge is taken before the request starts, so parallel requests cannot slip through, and given back as soon
+    /// as the head is there. Until then it counts. Where there is no response, because the inner service failed or
+    /// panicked or the client left, the charge **stands**, unless the rule says
+    /// [`give_back_unanswered`](Self::give_back_unanswered). What the response tells of the limit are the numbers
+    /// before it is given back.
     ///
-    /// For services that are not HTTP see [`refuse_with_outcome`](crate::RateLimitLayer::refuse_with_outcome), without a
-    /// service [`Receipt::judge`](crate::store::Receipt::judge).
+    /// For services that are not HTTP see [`refuse_with_outcome`](crate::RateLimitLayer::refuse_with_outcome), without
+    /// a service [`Receipt::judge`](crate::store::Receipt::judge).
     ///
     /// # Examples
     ///
@@ -73,8 +73,8 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Counts only requests whose response's head `when` is true of, and gives the others' charges back; said several times,
-    /// of which any is. Otherwise as [`give_back_when`](Self::give_back_when).
+    /// Counts only requests whose response's head `when` is true of, and gives the others' charges back; said several
+    /// times, of which any is. Otherwise as [`give_back_when`](Self::give_back_when).
     ///
     /// # Examples
     ///
@@ -107,15 +107,15 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Frees a place of an [in-flight](crate::Limit::in_flight) limit when the response's head is there, and not only when
-    /// its body has ended.
+    /// Frees a place of an [in-flight](crate::Limit::in_flight) limit when the response's head is there, and not only
+    /// when its body has ended.
     pub fn until_head(mut self) -> Self {
         self.ends.until_head = true;
         self
     }
 
-    /// Sets what a client that finds no place [in flight](crate::Limit::in_flight) is told to wait, which nobody knows: one
-    /// second unless set. Rounded up to whole seconds in `Retry-After`.
+    /// Sets what a client that finds no place [in flight](crate::Limit::in_flight) is told to wait, which nobody knows:
+    /// one second unless set. Rounded up to whole seconds in `Retry-After`.
     pub fn retry_after(mut self, retry_after: Duration) -> Self {
         self.ends.retry_after = Some(retry_after);
         self

@@ -38,8 +38,8 @@ pub struct ExplainedKey {
 }
 
 impl ExplainedKey {
-    /// Returns what kind of key it is: `text`, `number`, `ip`, `fingerprint`, `tuple`, or `shared` where requests without a key
-    /// share one.
+    /// Returns what kind of key it is: `text`, `number`, `ip`, `fingerprint`, `tuple`, or `shared` where requests
+    /// without a key share one.
     pub fn kind(&self) -> &'static str {
         self.kind
     }

@@ -6,7 +6,8 @@ use super::Rule;
 
 impl<Req> Rule<Req> {
     /// Says under which name the rule was known before: its counts go on from there, in a
-    /// [reload](crate::Limiter::reload) and in a store that outlives the process. No other rule of the set may have that name.
+    /// [reload](crate::Limiter::reload) and in a store that outlives the process. No other rule of the set may have
+    /// that name.
     pub fn was(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.was = Some(name.into());
         self

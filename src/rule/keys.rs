@@ -4,8 +4,8 @@ use std::mem::ManuallyDrop;
 
 use crate::key::{Found, Key, Secret};
 
-/// A rule's key closure, and what the rule does with its key: behind one call, so that a key that is used at once is never
-/// put together.
+/// A rule's key closure, and what the rule does with its key: behind one call, so that a key that is used at once is
+/// never put together.
 pub(super) trait KeyOf<Req>: Send + Sync {
     /// The request's key as it is.
     fn key<'a>(&self, request: &'a Req) -> Option<Key<'a>>;

@@ -97,8 +97,8 @@ impl<Req> Rule<Req> {
     /// Returns a rule that counts by the key that `key` returns; where it returns `None` (or an empty key) the rule
     /// does not apply, unless [`on_missing_key`](Self::on_missing_key) says otherwise.
     ///
-    /// Write the type of the closure's argument: `|request: &Request| ..`. A closure that is kept in a variable, or put into
-    /// the tuple of [`key::all`](crate::key::all), has to go through [`key::from_fn`](crate::key::from_fn).
+    /// Write the type of the closure's argument: `|request: &Request| ..`. A closure that is kept in a variable, or put
+    /// into the tuple of [`key::all`](crate::key::all), has to go through [`key::from_fn`](crate::key::from_fn).
     pub fn new<F>(name: impl Into<Cow<'static, str>>, limit: Limit, key: F) -> Self
     where
         F: for<'a> Fn(&'a Req) -> Option<Key<'a>> + Send + Sync + 'static,
@@ -161,11 +161,11 @@ impl<Req> Rule<Req> {
 
     /// Sets the limit for each request, such as one per tier. There is one bucket per key: when a key's limit changes,
     /// time until then counts at the old rate and what was used stays used. What a smaller capacity cannot hold is
-    /// forgiven, so lowering and raising a limit again can gift one capacity, **each time**. Do not give a key one limit for
-    /// one kind of request and another for others: make them two rules.
+    /// forgiven, so lowering and raising a limit again can gift one capacity, **each time**. Do not give a key one
+    /// limit for one kind of request and another for others: make them two rules.
     ///
-    /// A limit the rule cannot run (zero, one for a leaky bucket without a burst, or one the store cannot count by) refuses
-    /// the request as one that can never pass, and is reported once.
+    /// A limit the rule cannot run (zero, one for a leaky bucket without a burst, or one the store cannot count by)
+    /// refuses the request as one that can never pass, and is reported once.
     pub fn limit_for(mut self, limit_for: impl Fn(&Req) -> Limit + Send + Sync + 'static) -> Self {
         self.limit_for = Some(Arc::new(limit_for));
         self
@@ -177,17 +177,17 @@ impl<Req> Rule<Req> {
         self
     }
 
-    /// Sets what happens to a request without a key, or with one that is [unavailable](Key::unavailable). Unless set, the
-    /// rule does **not apply** to a request without a key, which is reported once, and an unavailable key is answered with
-    /// status 500. Say it wherever the limit protects something.
+    /// Sets what happens to a request without a key, or with one that is [unavailable](Key::unavailable). Unless set,
+    /// the rule does **not apply** to a request without a key, which is reported once, and an unavailable key is
+    /// answered with status 500. Say it wherever the limit protects something.
     pub fn on_missing_key(mut self, on_missing_key: MissingKey) -> Self {
         self.on_missing_key = Some(on_missing_key);
         self
     }
 
     /// Holds a request for up to `longest` instead of refusing it, where the layer or
-    /// [`acquire`](crate::Limiter::acquire) asks. For the token bucket only: its permits are reserved now, and it starts
-    /// when they are there. Other rules are judged and charged at its arrival.
+    /// [`acquire`](crate::Limiter::acquire) asks. For the token bucket only: its permits are reserved now, and it
+    /// starts when they are there. Other rules are judged and charged at its arrival.
     pub fn wait_up_to(mut self, longest: Duration) -> Self {
         self.wait_up_to = Some(longest);
         self
@@ -201,9 +201,9 @@ impl<Req> Rule<Req> {
     }
 
     /// Sets what happens while the store does not answer. Unless set, a [`Guarded`](crate::store::Guarded) store's own
-    /// policy holds, and behind any other store [`FailurePolicy::Refuse`]. Where the rules of one request differ, one that
-    /// refuses refuses it. [`Limiter::check`](crate::Limiter::check) and its kin return the error of a store that is not
-    /// guarded instead.
+    /// policy holds, and behind any other store [`FailurePolicy::Refuse`]. Where the rules of one request differ, one
+    /// that refuses refuses it. [`Limiter::check`](crate::Limiter::check) and its kin return the error of a store that
+    /// is not guarded instead.
     pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
         self.on_store_failure = Some(policy);
         self

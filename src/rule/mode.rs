@@ -23,8 +23,8 @@ impl<Req> Rule<Req> {
 
     /// Makes the rule one that only watches: [`Mode::Shadow`].
     ///
-    /// It has its own counts, charged as they would be if it enforced beside the rules that do, and touches nothing else. What
-    /// it would have refused is in [`Decision::shadows`](crate::Decision::shadows), in the log, and in
+    /// It has its own counts, charged as they would be if it enforced beside the rules that do, and touches nothing
+    /// else. What it would have refused is in [`Decision::shadows`](crate::Decision::shadows), in the log, and in
     /// [`Limiter::differences`](crate::Limiter::differences).
     ///
     /// A shadow cannot know how clients would have behaved, had they been refused.
@@ -46,8 +46,8 @@ impl<Req> Rule<Req> {
         self.mode(Mode::Shadow)
     }
 
-    /// Makes the rule one that lets pass what it would refuse, and warns: [`Mode::Warn`]. As [`shadow`](Self::shadow), and the
-    /// response says which rules would have refused, in `X-RateLimit-Warning`.
+    /// Makes the rule one that lets pass what it would refuse, and warns: [`Mode::Warn`]. As [`shadow`](Self::shadow),
+    /// and the response says which rules would have refused, in `X-RateLimit-Warning`.
     ///
     /// # Examples
     ///
@@ -71,19 +71,19 @@ impl<Req> Rule<Req> {
         self.mode(Mode::Warn)
     }
 
-    /// Returns a rule that tries `limit` beside the rule named `live` of the same set: on the same requests, by the same keys,
-    /// at the same costs, and in the shadow. Its name is `live` with `.shadow` behind it unless [`named`](Self::named)
-    /// otherwise.
+    /// Returns a rule that tries `limit` beside the rule named `live` of the same set: on the same requests, by the
+    /// same keys, at the same costs, and in the shadow. Its name is `live` with `.shadow` behind it unless
+    /// [`named`](Self::named) otherwise.
     ///
-    /// It counts **as if it stood in the other one's place**: it is charged for each request that every *other* rule which
-    /// enforces lets pass, if it lets it pass itself, whatever the live rule says. So it agrees, request by request, with a
-    /// limiter that has this limit instead, on the traffic that the other rules let through.
+    /// It counts **as if it stood in the other one's place**: it is charged for each request that every *other* rule
+    /// which enforces lets pass, if it lets it pass itself, whatever the live rule says. So it agrees, request by
+    /// request, with a limiter that has this limit instead, on the traffic that the other rules let through.
     /// [`Decision::shadows`](crate::Decision::shadows) says where the two differ, and
     /// [`Limiter::differences`](crate::Limiter::differences) how often.
     ///
-    /// It is another limit, and may be another [`algorithm`](Self::algorithm) or [`limit_for`](Self::limit_for); all else is
-    /// the live rule's and cannot be said. What ends with a request (a place [in flight](Limit::in_flight), a charge
-    /// [by outcome](Self::count_only_when)) is counted only of requests that run.
+    /// It is another limit, and may be another [`algorithm`](Self::algorithm) or [`limit_for`](Self::limit_for); all
+    /// else is the live rule's and cannot be said. What ends with a request (a place [in flight](Limit::in_flight), a
+    /// charge [by outcome](Self::count_only_when)) is counted only of requests that run.
     ///
     /// # Examples
     ///

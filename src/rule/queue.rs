@@ -13,16 +13,19 @@ pub(crate) struct Patience {
 
 impl<Req> Rule<Req> {
     /// Lets a request wait for a place of a limit on what is [in flight](crate::Limit::in_flight), where the layer or
-    /// [`acquire_receipt`](crate::Limiter::acquire_receipt) asks: up to `most` requests for each key, each for up to `longest`.
+    /// [`acquire_receipt`](crate::Limiter::acquire_receipt) asks: up to `most` requests for each key, each for up to
+    /// `longest`.
     ///
-    /// The line is fair: places go to those who wait in the order in which they came, nobody overtakes them, and who is first waits
-    /// for all that it needs. Where another rule refuses a request from the start it does not wait, and at its turn it is judged anew,
-    /// as a whole, by all rules. Who gives up is out of the way at once. Where the line is full, or the longest wait is over, a request
-    /// is refused as without a queue; so is one that does not wait ([`reserve`](crate::Limiter::reserve)) while others do.
+    /// The line is fair: places go to those who wait in the order in which they came, nobody overtakes them, and who is
+    /// first waits for all that it needs. Where another rule refuses a request from the start it does not wait, and at
+    /// its turn it is judged anew, as a whole, by all rules. Who gives up is out of the way at once. Where the line is
+    /// full, or the longest wait is over, a request is refused as without a queue; so is one that does not wait
+    /// ([`reserve`](crate::Limiter::reserve)) while others do.
     ///
-    /// A request that lacks places of several rules stands in the line of the first, and only when it is first there and that rule
-    /// has a place for it in that of the next. So a client that waits for itself holds up nobody else, and a line for all is shared
-    /// fairly among clients that have lines of their own. The shortest of the longest waits is its own.
+    /// A request that lacks places of several rules stands in the line of the first, and only when it is first there
+    /// and that rule has a place for it in that of the next. So a client that waits for itself holds up nobody else,
+    /// and a line for all is shared fairly among clients that have lines of their own. The shortest of the longest
+    /// waits is its own.
     ///
     /// Lines are this process's. Places that are freed by others are noticed within a tenth of a second.
     ///

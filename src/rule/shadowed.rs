@@ -1,5 +1,5 @@
-//! Only under `--cfg tollgate_shadowed`: rules beside every set that must not be felt. With them the tests of the layer run once
-//! more (`scripts/shadowed`).
+//! Only under `--cfg tollgate_shadowed`: rules beside every set that must not be felt. With them the tests of the layer
+//! run once more (`scripts/shadowed`).
 
 use std::time::Duration;
 

@@ -8,12 +8,12 @@ use super::{Receipt, lock::Mutex};
 use crate::charge::Ending;
 
 /// What a request that has started holds until its end: in the extensions of every HTTP request that holds a place
-/// [in flight](crate::Limit::in_flight), for handlers whose work goes on after the response's body has ended. Clones are the
-/// same.
+/// [in flight](crate::Limit::in_flight), for handlers whose work goes on after the response's body has ended. Clones
+/// are the same.
 ///
-/// A handler that upgrades its connection takes the receipt into its own task. The place is then free when that task drops
-/// the receipt, and the end of the response's body, which has none, means nothing. Left alone, the places are free when the
-/// body has ended or is dropped.
+/// A handler that upgrades its connection takes the receipt into its own task. The place is then free when that task
+/// drops the receipt, and the end of the response's body, which has none, means nothing. Left alone, the places are
+/// free when the body has ended or is dropped.
 ///
 /// # Examples
 ///

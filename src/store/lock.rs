@@ -20,8 +20,9 @@ pub(super) struct Mutex<T>(Inner<T>);
 #[cfg(not(tollgate_loom))]
 const TRIES: u32 = 16;
 
-/// How long a thread waits before it asks again, in pauses of the processor: for about as long as a few decisions take. Asked for
-/// at once, the line that the lock is on goes to and fro for each decision; so it stays with one thread for several.
+/// How long a thread waits before it asks again, in pauses of the processor: for about as long as a few decisions take.
+/// Asked for at once, the line that the lock is on goes to and fro for each decision; so it stays with one thread for
+/// several.
 #[cfg(not(tollgate_loom))]
 const PAUSES: u32 = 32;
 

@@ -112,21 +112,23 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets what a key has used. In-flight counts are not touched.
     fn reset(&self, slot: &Slot, key: KeyId) -> Reply<()>;
 
-    /// Returns whether rules with [`FailurePolicy::Fallback`](crate::charge::FailurePolicy::Fallback) are answered while
-    /// the buckets cannot be reached: because there is a fallback, or because that cannot happen. Unless overridden there
-    /// is none, and such a rule is an error when rules are put together. A store around another one asks that one.
+    /// Returns whether rules with [`FailurePolicy::Fallback`](crate::charge::FailurePolicy::Fallback) are answered
+    /// while the buckets cannot be reached: because there is a fallback, or because that cannot happen. Unless
+    /// overridden there is none, and such a rule is an error when rules are put together. A store around another one
+    /// asks that one.
     fn has_fallback(&self) -> bool {
         false
     }
 
-    /// Returns what this process holds of a rule's buckets, for [`Limiter::stats`](crate::Limiter::stats); `None` where they are
-    /// elsewhere, or nobody counts them. Unless overridden it is `None`; a store around another one asks that one.
+    /// Returns what this process holds of a rule's buckets, for [`Limiter::stats`](crate::Limiter::stats); `None` where
+    /// they are elsewhere, or nobody counts them. Unless overridden it is `None`; a store around another one asks that
+    /// one.
     fn counts_of(&self, _slot: &Slot) -> Option<MemoryCounts> {
         None
     }
 
-    /// Tells the installed [recorder](crate::guide::observing) what the store holds, by rule, where it holds anything in this
-    /// process. Called along with a decision, at most once in ten seconds a limiter, and by
+    /// Tells the installed [recorder](crate::guide::observing) what the store holds, by rule, where it holds anything
+    /// in this process. Called along with a decision, at most once in ten seconds a limiter, and by
     /// [`Limiter::publish_metrics`](crate::Limiter::publish_metrics). Unless overridden nothing is told; a store around
     /// another one asks that one.
     fn publish_metrics(&self) {}
@@ -136,8 +138,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// It MAY take longer than a decision may: it is given 100 ms, or the deadline where that is longer.
     ///
-    /// Unless overridden it is decided as any other. A store in which looking can succeed while charging fails (a replica, a
-    /// server that is full) SHOULD override it and find that out.
+    /// Unless overridden it is decided as any other. A store in which looking can succeed while charging fails (a
+    /// replica, a server that is full) SHOULD override it and find that out.
     fn probe(&self, now: Nanos, charge: Charge<'_>) -> Reply<(), Verdicts> {
         self.decide(now, &[charge], &mut Verdicts::new())
     }

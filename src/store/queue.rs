@@ -1,8 +1,9 @@
 //! Who waits for a place in flight: a line for each key, first come, first served.
 //!
-//! A line gives nothing away itself. Whoever is first in it, and has been called, asks the store; where that has no place yet it
-//! stays first. It is called when it gets to be first, and whenever a place of its key may be free. So nothing is lost where a place
-//! is free between a refusal and the waiting: who joins an empty line is called, and asks once more.
+//! A line gives nothing away itself. Whoever is first in it, and has been called, asks the store; where that has no
+//! place yet it stays first. It is called when it gets to be first, and whenever a place of its key may be free. So
+//! nothing is lost where a place is free between a refusal and the waiting: who joins an empty line is called, and asks
+//! once more.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,10 +28,12 @@ pub(crate) struct Queue {
     waiters: Arc<Waiters>,
 }
 
-/// Who waits. A rule that is [reloaded](crate::Limiter::reload) with another queue goes on with those who stand in line.
+/// Who waits. A rule that is [reloaded](crate::Limiter::reload) with another queue goes on with those who stand in
+/// line.
 struct Waiters {
-    /// How many wait in all lines. Raised before who waits asks the store, and read after a place was freed there. A fence on either
-    /// side orders the two, whatever the store does: who frees a place and reads zero here was before anybody who then asks.
+    /// How many wait in all lines. Raised before who waits asks the store, and read after a place was freed there. A
+    /// fence on either side orders the two, whatever the store does: who frees a place and reads zero here was before
+    /// anybody who then asks.
     waiting: AtomicUsize,
     /// **Locking**: for one look at one line. Nothing of a waker's runs under it, for it may lead back here.
     lines: Mutex<Lines>,

@@ -12,8 +12,8 @@ use crate::{
 
 /// What one request was charged and may still give back or settle, once.
 ///
-/// Dropped, the charges **stand**, but for those that end with the request: places [in flight](crate::Limit::in_flight) are
-/// free again. [`Limiter::reserve`](crate::Limiter::reserve) and
+/// Dropped, the charges **stand**, but for those that end with the request: places [in flight](crate::Limit::in_flight)
+/// are free again. [`Limiter::reserve`](crate::Limiter::reserve) and
 /// [`acquire_receipt`](crate::Limiter::acquire_receipt) return one, and in a handler
 /// [`HeldReceipt::take`](super::HeldReceipt::take).
 ///
@@ -88,7 +88,8 @@ impl Receipt {
         ends.then_some(self)
     }
 
-    /// Takes the charges of which `takes` is true out of this receipt, into one of their own; `None` where there are none.
+    /// Takes the charges of which `takes` is true out of this receipt, into one of their own; `None` where there are
+    /// none.
     pub(super) fn take_out(&mut self, takes: impl Fn(&Ending) -> bool) -> Option<Self> {
         let mut taken = Self::new(
             Arc::clone(&self.store),
@@ -158,9 +159,9 @@ impl Receipt {
     }
 
     /// Asks the rules that depend on it how the request was answered
-    /// ([`Rule::give_back_when`](crate::Rule::give_back_when), [`Rule::count_only_when`](crate::Rule::count_only_when)),
-    /// and gives their charges back or lets them stand, once. Only the response's head is looked at. The layer does this
-    /// itself.
+    /// ([`Rule::give_back_when`](crate::Rule::give_back_when),
+    /// [`Rule::count_only_when`](crate::Rule::count_only_when)), and gives their charges back or lets them stand, once.
+    /// Only the response's head is looked at. The layer does this itself.
     pub fn judge(&mut self, response: &Response<()>) {
         let Some(endings) = self.endings.clone() else { return };
         let Some(mut judged) = self.take_out(Ending::is_by_outcome) else { return };

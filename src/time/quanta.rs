@@ -2,15 +2,15 @@ use std::time::Duration;
 
 use super::{BoxFuture, Clock, Nanos, epoch::Epoch};
 
-/// A clock on the processor's own time stamp counter: less than half of what reading [`SystemClock`](super::SystemClock)
-/// costs. Feature `quanta`.
+/// A clock on the processor's own time stamp counter: less than half of what reading
+/// [`SystemClock`](super::SystemClock) costs. Feature `quanta`.
 ///
-/// **Build it once** and share it, as a limiter does: building calibrates the counter, which takes milliseconds, and may
-/// trap to the hypervisor in a virtual machine. Where the counter cannot be relied on, the system's monotonic clock is
-/// read instead.
+/// **Build it once** and share it, as a limiter does: building calibrates the counter, which takes milliseconds, and
+/// may trap to the hypervisor in a virtual machine. Where the counter cannot be relied on, the system's monotonic clock
+/// is read instead.
 ///
-/// It counts from the Unix epoch and follows the wall clock forward, exactly as the system clock does. It does **not** follow
-/// tokio's paused time: a test that pauses time wants the system clock.
+/// It counts from the Unix epoch and follows the wall clock forward, exactly as the system clock does. It does **not**
+/// follow tokio's paused time: a test that pauses time wants the system clock.
 ///
 /// # Examples
 ///

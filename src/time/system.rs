@@ -9,8 +9,8 @@ use super::{BoxFuture, Clock, Nanos, epoch::Epoch};
 /// a second ahead, as after a suspend, this clock jumps forward to it. While tokio's time is paused it follows the
 /// paused time alone, so tests with `tokio::time::pause` just work.
 ///
-/// Only what waits needs tokio's timer: [`sleep`](Clock::sleep) panics outside of a runtime that has it, and so does a request that
-/// [waits for its turn](crate::Limiter::acquire) there. Elsewhere use a clock of your own around this one.
+/// Only what waits needs tokio's timer: [`sleep`](Clock::sleep) panics outside of a runtime that has it, and so does a
+/// request that [waits for its turn](crate::Limiter::acquire) there. Elsewhere use a clock of your own around this one.
 ///
 /// # Examples
 ///
@@ -33,8 +33,8 @@ impl SystemClock {
         Self { base: tokio::time::Instant::now(), epoch: Epoch::new() }
     }
 
-    /// Whether tokio's time moves with the real one. A paused clock stands still while the real one moves on. The wall clock
-    /// can only be found a second ahead of a paused clock once the two are about as far apart.
+    /// Whether tokio's time moves with the real one. A paused clock stands still while the real one moves on. The wall
+    /// clock can only be found a second ahead of a paused clock once the two are about as far apart.
     fn is_real() -> bool {
         let ours = tokio::time::Instant::now().into_std();
         let real = std::time::Instant::now();

@@ -235,7 +235,8 @@ fn what_is_explained_under_published_rules_is_what_requests_get() {
     assert!(passed + held + refused >= 10_000 && passed.min(refused) > 500 && held > 0);
 }
 
-/// A request with axum's body cannot be shared between threads, so a handler may await nothing that holds a reference to it.
+/// A request with axum's body cannot be shared between threads, so a handler may await nothing that holds a reference
+/// to it.
 #[tokio::test]
 async fn a_handler_may_await_what_would_be_decided_and_why() {
     use axum::{Router, body::Body, extract::Request, routing::get};

@@ -103,8 +103,8 @@ fn a_rule_that_does_not_enforce_changes_nothing_that_a_decision_says_of_others()
     });
 }
 
-/// A shadow is charged as if it enforced beside the others: so it says what it would say alone, had it been asked only what
-/// the others let pass.
+/// A shadow is charged as if it enforced beside the others: so it says what it would say alone, had it been asked only
+/// what the others let pass.
 #[test]
 fn a_shadow_says_what_the_rule_says_alone_of_what_the_others_let_pass() {
     each_seed(from_env("TOLLGATE_RUNS", 30), |random| {

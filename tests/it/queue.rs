@@ -244,8 +244,8 @@ fn at_its_turn_a_request_is_judged_by_all_rules() {
     assert_eq!(refused(&mut acquire!(limiter, dear)).violated().collect::<Vec<_>>(), ["rate", "places"]);
 }
 
-/// A line for each client, and one for all. Who waits for its own place is in nobody else's way, and only the first of each client
-/// stands in the line for all, so that nobody can fill it.
+/// A line for each client, and one for all. Who waits for its own place is in nobody else's way, and only the first of
+/// each client stands in the line for all, so that nobody can fill it.
 #[test]
 fn who_waits_for_two_rules_stands_in_one_line_after_the_other() {
     let clock = ManualClock::new();

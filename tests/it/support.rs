@@ -1,4 +1,5 @@
-//! What several areas need: limiters by a clock that the test moves, stores that answer late or not at all, and a service that notices a broken tower contract.
+//! What several areas need: limiters by a clock that the test moves, stores that answer late or not at all, and a
+//! service that notices a broken tower contract.
 
 use std::{
     fmt,
@@ -232,8 +233,8 @@ impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
     }
 }
 
-/// Subscribers that hear nothing and are never gone. While there is one alone, who is the first to log a line asks the subscriber of
-/// its own thread whether anybody wants it, and where that is none the line is off for all.
+/// Subscribers that hear nothing and are never gone. While there is one alone, who is the first to log a line asks the
+/// subscriber of its own thread whether anybody wants it, and where that is none the line is off for all.
 static OTHERS: LazyLock<[tracing::Dispatch; 2]> = LazyLock::new(|| {
     [(); 2].map(|()| {
         let hears = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(std::io::sink);

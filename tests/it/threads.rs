@@ -175,7 +175,8 @@ fn rules_in_opposite_order_on_one_store_neither_lock_up_nor_miscount() {
 const KEYS: u64 = 40;
 const PERMITS: u64 = 20;
 
-/// Threads charge and give back while another drops fresh buckets; then everything is filled up. Returns how much stands.
+/// Threads charge and give back while another drops fresh buckets; then everything is filled up. Returns how much
+/// stands.
 fn filled_while_swept(algorithm: impl Bucket) -> u64 {
     let (store, clock) = (MemoryStore::new(), ManualClock::at(TODAY));
     let rule = Rule::new("r", Limit::per_hour(PERMITS), |n: &u64| Some(Key::from(*n))).algorithm(algorithm);

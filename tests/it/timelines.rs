@@ -86,8 +86,8 @@ impl Case {
         self.burst.map_or(limit, |burst| limit.burst(burst))
     }
 
-    /// Makes every time so many times as long, unless all are whole multiples of that already; returns false where that is
-    /// longer than a store can count.
+    /// Makes every time so many times as long, unless all are whole multiples of that already; returns false where that
+    /// is longer than a store can count.
     fn stretch(&mut self, times: u64) -> bool {
         let of_rows = self.rows.iter_mut().flat_map(|row| {
             [Some(&mut row.at), row.reset.as_mut(), row.delay.as_mut(), row.retry_after.as_mut()].into_iter().flatten()
@@ -163,8 +163,8 @@ fn cases(kind: Kind) -> Vec<Case> {
     toml::from_str::<File>(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display())).case
 }
 
-/// Runs the cases of one strategy in every way that can run them, and returns the names of those that are too fine or too
-/// long for the store.
+/// Runs the cases of one strategy in every way that can run them, and returns the names of those that are too fine or
+/// too long for the store.
 pub(crate) fn run(kind: Kind) -> Vec<String> {
     let mut skipped = Vec::new();
     for mut case in cases(kind) {

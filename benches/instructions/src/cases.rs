@@ -153,7 +153,8 @@ const MINUTE: Limit = Limit::per_minute(1_000);
 /// Used up by the first request of the warm-up.
 const ONE: Limit = Limit::per_day(1);
 
-/// A clock that costs nothing to read, and goes on by a microsecond each time, so that no two decisions are at one instant.
+/// A clock that costs nothing to read, and goes on by a microsecond each time, so that no two decisions are at one
+/// instant.
 struct Steps(AtomicU64);
 
 impl Steps {

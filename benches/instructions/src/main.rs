@@ -1,5 +1,5 @@
-//! Counts instructions under callgrind and holds them against `benches/limits.toml`. Nothing in it depends on time, or on
-//! what else the machine does. `scripts/instructions` runs it.
+//! Counts instructions under callgrind and holds them against `benches/limits.toml`. Nothing in it depends on time, or
+//! on what else the machine does. `scripts/instructions` runs it.
 
 mod cases;
 mod limits;

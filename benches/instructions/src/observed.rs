@@ -2,7 +2,8 @@
 
 use crate::cases::Operation;
 
-/// Makes a case with a log at `INFO` that is read by nobody in particular: what it costs to write is the reader's matter.
+/// Makes a case with a log at `INFO` that is read by nobody in particular: what it costs to write is the reader's
+/// matter.
 #[cfg(feature = "tracing")]
 pub fn logged(make: impl FnOnce() -> Operation) -> Operation {
     use tracing::{Event, Level, Metadata, Subscriber, level_filters::LevelFilter, span};

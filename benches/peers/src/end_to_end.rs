@@ -176,7 +176,8 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime of one thread")
 }
 
-/// The child's side: `serve STACK`. Prints its address and serves until it is ended, or until whoever started it is gone.
+/// The child's side: `serve STACK`. Prints its address and serves until it is ended, or until whoever started it is
+/// gone.
 pub fn serve(arguments: &[String]) {
     let [stack] = arguments else { panic!("serve takes a stack") };
     std::thread::spawn(|| {

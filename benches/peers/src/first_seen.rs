@@ -1,5 +1,6 @@
-//! Keys that were never seen before: a store that grows from nothing, in a process of its own each time. In one process all would
-//! grow in a heap that the others have left in pieces, and what an allocator makes of those is not what is asked here.
+//! Keys that were never seen before: a store that grows from nothing, in a process of its own each time. In one process
+//! all would grow in a heap that the others have left in pieces, and what an allocator makes of those is not what is
+//! asked here.
 
 use std::process::Command;
 

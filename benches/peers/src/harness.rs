@@ -48,8 +48,8 @@ pub fn turns(contestants: usize, rounds: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Runs all contestants in turn, round after round, and returns each one's median time for one piece of work, in
-/// nanoseconds. `count` is how many pieces a turn has; a tenth of that is done before, untimed, so that nobody pays for what
-/// the one before left in the caches.
+/// nanoseconds. `count` is how many pieces a turn has; a tenth of that is done before, untimed, so that nobody pays for
+/// what the one before left in the caches.
 pub fn interleave(contestants: &mut [Contestant<'_>], rounds: usize, count: usize) -> Vec<f64> {
     let mut times = vec![Vec::new(); contestants.len()];
     for at in turns(contestants.len(), rounds) {

@@ -161,8 +161,8 @@ fn routes() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// What a client may do at once where nobody is refused: a number as real limits have them, refilled faster than anybody
-/// here asks. tower-rate-tier cannot tell the two apart, and gets numbers of more digits.
+/// What a client may do at once where nobody is refused: a number as real limits have them, refilled faster than
+/// anybody here asks. tower-rate-tier cannot tell the two apart, and gets numbers of more digits.
 const BURST: u64 = 5_000;
 
 /// Puts a layer in its place.

@@ -281,7 +281,8 @@ pub fn at_once<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// What nobody can do without: a hash, a clock, one line of memory read and written. No key is compared, so it may be wrong.
+/// What nobody can do without: a hash, a clock, one line of memory read and written. No key is compared, so it may be
+/// wrong.
 pub struct Floor {
     lines: Box<[Line]>,
     clock: QuantaClock,

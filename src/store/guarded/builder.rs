@@ -32,8 +32,8 @@ impl GuardedBuilder {
         }
     }
 
-    /// Sets how long a decision may take, whatever the store does; 25 ms unless set. Timers count in milliseconds, so it may
-    /// be one more.
+    /// Sets how long a decision may take, whatever the store does; 25 ms unless set. Timers count in milliseconds, so
+    /// it may be one more.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -45,8 +45,8 @@ impl GuardedBuilder {
         self
     }
 
-    /// Sets how many refusals may be remembered; 100,000 unless set, fewer than 2 for none. Where there are more, the oldest
-    /// are forgotten. One takes 150 to 300 bytes, and 100,000 of them 17 MB.
+    /// Sets how many refusals may be remembered; 100,000 unless set, fewer than 2 for none. Where there are more, the
+    /// oldest are forgotten. One takes 150 to 300 bytes, and 100,000 of them 17 MB.
     pub fn remember_refusals(mut self, refusals: usize) -> Self {
         self.remember_refusals = refusals;
         self

@@ -6,22 +6,22 @@ use std::{
     time::Duration,
 };
 
-/// The shortest pause before a probe, and the longest; each probe that fails doubles it. The longest and a probe that finds
-/// no answer are less than half a second together, so that this is how soon a store that is back is used.
+/// The shortest pause before a probe, and the longest; each probe that fails doubles it. The longest and a probe that
+/// finds no answer are less than half a second together, so that this is how soon a store that is back is used.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_millis(350);
 
-/// The state is one word: in its upper half how often the circuit has changed (it is open while that is odd), in its lower
-/// half the failures in a row. One atomic word, so that no decision waits for another one; relaxed is enough, since it
-/// publishes nothing but itself.
+/// The state is one word: in its upper half how often the circuit has changed (it is open while that is odd), in its
+/// lower half the failures in a row. One atomic word, so that no decision waits for another one; relaxed is enough,
+/// since it publishes nothing but itself.
 pub(super) struct Circuit {
     state: AtomicU64,
     opens_after: u32,
     /// Whether a probe runs. Released by the probe that ends and acquired by the one that begins, so that there is only
     /// ever one and it sees what the last one did.
     probing: AtomicBool,
-    /// The pause before the next probe, in milliseconds. Relaxed: only the one probe changes it, and a success that resets
-    /// it at the same time costs one pause of another length.
+    /// The pause before the next probe, in milliseconds. Relaxed: only the one probe changes it, and a success that
+    /// resets it at the same time costs one pause of another length.
     pause: AtomicU64,
 }
 

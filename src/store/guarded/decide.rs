@@ -178,7 +178,8 @@ impl Store for Guarded {
             // Nobody was charged.
             Source::Policy | Source::Unasked | Source::Remembered => taken.cost = cost,
         }
-        // After the change: what was asked before this is not remembered, and what is asked after it knows of it, or soon will.
+        // After the change: what was asked before this is not remembered, and what is asked after it knows of it, or
+        // soon will.
         if let (true, Some(number)) = (gives_back, place.number()) {
             self.inner.refusals.comes_back(now, number, taken.key);
         }

@@ -82,7 +82,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Charges what the store has charged to this process's own buckets too, so that an outage gives nobody a fresh burst.
+    /// Charges what the store has charged to this process's own buckets too, so that an outage gives nobody a fresh
+    /// burst.
     ///
     /// No more than fits: a process that is given more than its share of a client's requests would pile up a debt that
     /// outlives any outage.

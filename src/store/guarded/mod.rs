@@ -23,29 +23,30 @@ use self::{circuit::Circuit, fallback::Fallback, refusals::Refusals};
 use super::{MemoryStore, Store};
 use crate::charge::{Charge, FailurePolicy, RuleSpec, Slot};
 
-/// Any store, with a deadline, a circuit breaker, a failure policy for each rule, and a memory of refusals. Clones share
-/// everything.
+/// Any store, with a deadline, a circuit breaker, a failure policy for each rule, and a memory of refusals. Clones
+/// share everything.
 ///
 /// - **One deadline a decision**, 25 ms unless set: whatever the store does, a decision takes no longer.
-/// - **A circuit breaker.** After 5 failures in a row, unless set otherwise, the store is asked no more and decisions are
-///   made at once. A task in the background probes it, one probe at a time, after 25 ms and then ever more rarely, up to
-///   every 350 ms; requests are never the probe. One that succeeds closes the circuit.
-/// - **A policy for each rule**: what [`Rule::on_store_failure`](crate::Rule::on_store_failure) says, and for rules that do
-///   not say, the one given here. The rules of a request that cannot be decided by the store say together: if one of them
-///   [refuses](FailurePolicy::Refuse), it is refused with 503 and `Retry-After`; otherwise those with a
+/// - **A circuit breaker.** After 5 failures in a row, unless set otherwise, the store is asked no more and decisions
+///   are made at once. A task in the background probes it, one probe at a time, after 25 ms and then ever more rarely,
+///   up to every 350 ms; requests are never the probe. One that succeeds closes the circuit.
+/// - **A policy for each rule**: what [`Rule::on_store_failure`](crate::Rule::on_store_failure) says, and for rules
+///   that do not say, the one given here. The rules of a request that cannot be decided by the store say together: if
+///   one of them [refuses](FailurePolicy::Refuse), it is refused with 503 and `Retry-After`; otherwise those with a
 ///   [fallback](FailurePolicy::Fallback) judge it, all or nothing, in this process's memory, and those that
 ///   [allow](FailurePolicy::Allow) let it pass. Such decisions [say so](crate::Decision::is_degraded).
-/// - **Warm fallbacks.** While the store answers, what it charges is charged to the fallback too, up to its share, so that an
-///   outage gives nobody a fresh burst. What was granted in an outage is not told to the store afterwards.
+/// - **Warm fallbacks.** While the store answers, what it charges is charged to the fallback too, up to its share, so
+///   that an outage gives nobody a fresh burst. What was granted in an outage is not told to the store afterwards.
 /// - **A memory of refusals.** What the store refused is refused here until the wait it told is over (at most a minute,
-///   unless set), if a request asks for as much or more under the same limit: whoever keeps on does not reach the store. The
-///   told wait is then a lower bound. A charge of that key that comes back, a [reset](crate::Limiter::reset), rules put
-///   together anew, and a circuit that closes make it forget, and for a second after a charge came back, which may take the
-///   store a moment, nothing is remembered for longer; what other processes give back is noticed when the time is over. Requests charged [in any case](crate::charge::Take::Always), and those that only look, always ask the store. It holds too while
-///   the store does not answer, whatever the policy.
+///   unless set), if a request asks for as much or more under the same limit: whoever keeps on does not reach the
+///   store. The told wait is then a lower bound. A charge of that key that comes back, a
+///   [reset](crate::Limiter::reset), rules put together anew, and a circuit that closes make it forget, and for a
+///   second after a charge came back, which may take the store a moment, nothing is remembered for longer; what other
+///   processes give back is noticed when the time is over. Requests charged [in any case](crate::charge::Take::Always),
+///   and those that only look, always ask the store. It holds too while the store does not answer, whatever the policy.
 ///
-/// Deadline and probe need a tokio runtime with time enabled, as remote stores do themselves. Outside of a runtime there is
-/// no deadline, and the store is asked every time.
+/// Deadline and probe need a tokio runtime with time enabled, as remote stores do themselves. Outside of a runtime
+/// there is no deadline, and the store is asked every time.
 ///
 /// [The guide](crate::guide::failure) says which policy is for what, and what happens in each fault.
 ///
@@ -105,7 +106,8 @@ impl Place {
     }
 }
 
-/// The numbers under which refusals of the rules are remembered, by name and algorithm, of those rules that somebody has.
+/// The numbers under which refusals of the rules are remembered, by name and algorithm, of those rules that somebody
+/// has.
 #[derive(Default)]
 struct Numbers {
     next: u64,
@@ -164,7 +166,8 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Guarded {
-    /// Returns a guard around `store`, with `on_failure` for rules that do not say what happens while it does not answer.
+    /// Returns a guard around `store`, with `on_failure` for rules that do not say what happens while it does not
+    /// answer.
     pub fn new(store: impl Store, on_failure: FailurePolicy) -> Self {
         Self::builder(store, on_failure).build()
     }

@@ -38,8 +38,8 @@ pub(super) struct Refusals {
     longest: Nanos,
 }
 
-/// Two generations of entries, so that the oldest go, half a part at once and without a search: when the young ones are as
-/// many as may be, they become the old ones, and those before them go.
+/// Two generations of entries, so that the oldest go, half a part at once and without a search: when the young ones are
+/// as many as may be, they become the old ones, and those before them go.
 struct Part {
     young: HashMap<Whose, Refused, KeyHash>,
     old: HashMap<Whose, Refused, KeyHash>,
@@ -114,7 +114,8 @@ impl Refusals {
             refused.push(part.verdict(&whose, now, charge));
             seen.push(part.forgotten);
         }
-        // What is charged all the same has to reach the store: in any case, or as if the one that is refused were not there.
+        // What is charged all the same has to reach the store: in any case, or as if the one that is refused were not
+        // there.
         let refuses_but = |but: usize| refused.iter().enumerate().any(|(at, refused)| at != but && refused.is_some());
         let has_to_ask = charges.iter().any(|(charge, _)| {
             charge.take == Take::Always || charge.in_place_of.is_some_and(|live| !refuses_but(live))
@@ -215,7 +216,8 @@ impl Part {
     fn verdict(&mut self, whose: &Whose, now: Nanos, charge: &Charge<'_>) -> Option<Verdict> {
         let refused = *self.young.get(whose).or_else(|| self.old.get(whose))?;
         if refused.limit != charge.limit && charge.take != Take::Never {
-            // The bucket is about to be changed to this limit, and what was said under the other one may not hold after.
+            // The bucket is about to be changed to this limit, and what was said under the other one may not hold
+            // after.
             self.forget(whose);
             return None;
         }

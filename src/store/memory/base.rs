@@ -35,11 +35,11 @@ pub(super) struct Base<B: Bucket> {
     pub(super) overflow: Overflow,
     /// Buckets shared by keys that have no place; made when the first such key comes.
     pub(super) shared: OnceLock<Box<[Shared<B::State>]>>,
-    /// The time at which the tables before were found empty: any bucket there may have been dropped as fresh then. Relaxed
-    /// would do for a thread that comes late; it is raised before the tables go.
+    /// The time at which the tables before were found empty: any bucket there may have been dropped as fresh then.
+    /// Relaxed would do for a thread that comes late; it is raised before the tables go.
     emptied: AtomicU64,
-    /// How many parts of the table in a row were found empty, once a newer one is in charge. Relaxed: only one thread at a
-    /// time is likely to look, and a count too low means looking again.
+    /// How many parts of the table in a row were found empty, once a newer one is in charge. Relaxed: only one thread
+    /// at a time is likely to look, and a count too low means looking again.
     empty_parts: AtomicUsize,
     reported_full: Once,
 }
@@ -107,8 +107,8 @@ impl<B: Bucket> Base<B> {
         self.line.has_before() || self.line.sends_on(false) || self.shared.get().is_some()
     }
 
-    /// Whether the bucket to judge by is the same where there is room for one more key and where there is none: who only looks
-    /// is answered as the shared bucket would answer, where there are such.
+    /// Whether the bucket to judge by is the same where there is room for one more key and where there is none: who
+    /// only looks is answered as the shared bucket would answer, where there are such.
     pub(super) fn needs_no_room(&self, charge: &Charge<'_>) -> bool {
         charge.cost == 0 || (charge.take == Take::Never && matches!(self.overflow, Overflow::Share(_)))
     }
@@ -231,8 +231,8 @@ impl<B: Bucket> Base<B> {
     #[inline]
     pub(super) fn bring(&self, entry: &mut Entry<B::State>, limit: &Limit, now: Nanos) -> When {
         if entry.limit != *limit || self.bucket.seen(&entry.state).saturating_sub(now) >= Nanos::SECOND {
-            // Marks from before a changed limit count what was forgiven; those from before the clock was set back are in
-            // times that come again.
+            // Marks from before a changed limit count what was forgiven; those from before the clock was set back are
+            // in times that come again.
             entry.era = self.kin.next_era();
         }
         let judged_at = self.bucket.judge_at(&mut entry.state, &mut entry.limit, limit, now);

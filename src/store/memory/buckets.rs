@@ -1,7 +1,7 @@
 //! What one shard's lock guards: a dense table, and beside it the few buckets that it cannot say.
 //!
-//! A dense table is under one limit. When the rule is given another one, a new one begins, and each bucket moves into it inside
-//! its first decision under the new limit.
+//! A dense table is under one limit. When the rule is given another one, a new one begins, and each bucket moves into
+//! it inside its first decision under the new limit.
 
 use super::{
     base::was_set_back,
@@ -43,8 +43,8 @@ impl<B: Packed> Buckets<B> {
         self.beside.as_ref().and_then(|beside| beside.terms.as_ref()).unwrap_or(&table.terms)
     }
 
-    /// Whether the buckets in the dense table are judged under `limit`, and nothing here was later than `now`; `is_first` where
-    /// the limit is the one of the table's making.
+    /// Whether the buckets in the dense table are judged under `limit`, and nothing here was later than `now`;
+    /// `is_first` where the limit is the one of the table's making.
     #[inline]
     pub(super) fn may_judge(&self, table: &ShardedTable<B>, (limit, is_first): (&Limit, bool), now: Nanos) -> bool {
         ((is_first && self.beside.is_none()) || self.terms(table).limit == *limit) && now >= self.latest()
@@ -120,7 +120,8 @@ impl<B: Packed> Buckets<B> {
         self.tidy_beside();
     }
 
-    /// Takes a bucket out for good. With the last one goes the time that was the bucket's: whoever comes late begins a new one.
+    /// Takes a bucket out for good. With the last one goes the time that was the bucket's: whoever comes late begins a
+    /// new one.
     pub(super) fn forget(&mut self, table: &ShardedTable<B>, key: KeyId, place: Place) {
         self.remove(table, key, place);
         if self.is_empty() {
@@ -253,8 +254,8 @@ impl<B: Packed> Buckets<B> {
         }
     }
 
-    /// Drops the buckets of the dense table that were fresh at `by` and makes room in it. Returns how many went, and when
-    /// the next is fresh.
+    /// Drops the buckets of the dense table that were fresh at `by` and makes room in it. Returns how many went, and
+    /// when the next is fresh.
     pub(super) fn rebuild(&mut self, table: &ShardedTable<B>, by: Nanos) -> (usize, Nanos) {
         let (seen, limit, mut next) = (self.seen, self.terms(table).limit, Nanos::MAX);
         let keep = |slot: &Slot<B::Words>| {
@@ -270,7 +271,8 @@ impl<B: Packed> Buckets<B> {
         (dropped, next)
     }
 
-    /// Drops all buckets that were fresh at `by`, now or a little before. Returns how many went, and when the next is fresh.
+    /// Drops all buckets that were fresh at `by`, now or a little before. Returns how many went, and when the next is
+    /// fresh.
     pub(super) fn sweep(&mut self, table: &ShardedTable<B>, now: Nanos, by: Nanos) -> (usize, Nanos) {
         if was_set_back(self.latest(), now) {
             self.set_back(table, now);
@@ -304,8 +306,8 @@ impl<B: Packed> Buckets<B> {
         (dropped, next)
     }
 
-    /// The clock was set back: every bucket keeps what was used, and goes on from `now`. Those that have times of their own
-    /// see to that themselves.
+    /// The clock was set back: every bucket keeps what was used, and goes on from `now`. Those that have times of their
+    /// own see to that themselves.
     #[cold]
     pub(super) fn set_back(&mut self, table: &ShardedTable<B>, now: Nanos) {
         let (seen, bucket) = (self.seen, &table.base.bucket);

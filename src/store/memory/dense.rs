@@ -1,7 +1,7 @@
 //! A plain table of small entries with linear probing: one look in memory for most keys.
 //!
-//! A key is in the first slot from its home on that is its own; no slot between the two is empty. An entry that is as good
-//! as absent may be overwritten where it stands, so there are no tombstones.
+//! A key is in the first slot from its home on that is its own; no slot between the two is empty. An entry that is as
+//! good as absent may be overwritten where it stands, so there are no tombstones.
 
 use crate::{bucket::Words, key::KeyId};
 
@@ -65,10 +65,10 @@ pub(super) struct Dense<W: Words> {
     until_rebuilt: u32,
 }
 
-/// How many of a hundred slots may be taken before a table is rebuilt, and how many more than it holds it has then: in a
-/// small table few are walked past even where it is nearly full, and in a large one being rebuilt is what costs. With these,
-/// ten thousand keys or more in as many shards as a million has take at most 55 bytes each, and one is moved once to
-/// three times for each that comes.
+/// How many of a hundred slots may be taken before a table is rebuilt, and how many more than it holds it has then: in
+/// a small table few are walked past even where it is nearly full, and in a large one being rebuilt is what costs. With
+/// these, ten thousand keys or more in as many shards as a million has take at most 55 bytes each, and one is moved
+/// once to three times for each that comes.
 const fn fullness(slots: usize) -> (usize, usize) {
     if slots < 100 { (90, 55) } else { (80, 70) }
 }

@@ -1,5 +1,5 @@
-//! The shortest way to buckets there is: of a limiter whose store is a [`MemoryStore`](super::MemoryStore), and whose rules ask in
-//! the usual way. It says and does what [`Store::decide`](crate::store::Store::decide) would.
+//! The shortest way to buckets there is: of a limiter whose store is a [`MemoryStore`](super::MemoryStore), and whose
+//! rules ask in the usual way. It says and does what [`Store::decide`](crate::store::Store::decide) would.
 
 use std::{array, cell::Cell, sync::Arc};
 
@@ -58,8 +58,8 @@ impl Direct {
         usize::try_from(self.rule).unwrap_or(usize::MAX)
     }
 
-    /// Charges `cost` permits to the bucket of `key` under the rule's own limit, if it passes. `None`, and nothing was done, where
-    /// that takes another way.
+    /// Charges `cost` permits to the bucket of `key` under the rule's own limit, if it passes. `None`, and nothing was
+    /// done, where that takes another way.
     ///
     /// **Locking**: the key's shard.
     #[inline]
@@ -148,18 +148,19 @@ impl<'a> Questions<'a> {
         self.few.iter().flatten().filter_map(|question| Some((question, question.answer.get()?)))
     }
 
-    /// Charges all of them, under the rules' own limits, if all pass, and returns whether they did. `None`, and nothing was done,
-    /// where that takes another way.
+    /// Charges all of them, under the rules' own limits, if all pass, and returns whether they did. `None`, and nothing
+    /// was done, where that takes another way.
     ///
-    /// **Locking**: each key's shard, in the order of their tables, each held until it is known whether all pass and it is charged.
+    /// **Locking**: each key's shard, in the order of their tables, each held until it is known whether all pass and it
+    /// is charged.
     pub(crate) fn ask(&self, now: Nanos) -> Option<bool> {
         let order = self.order.get(..self.len).filter(|_| self.more.is_empty())?;
         // Where one of the keys is new, a refusal by another rule costs no more for it: most floods are of such.
         self.charge::<false>(now, order, true).or_else(|| self.charge::<true>(now, order, true))
     }
 
-    /// Charges the buckets of those in `order`, if they pass and those before did (`passing`). With `NEW`, keys may be new ones,
-    /// and there is an answer only where not all pass.
+    /// Charges the buckets of those in `order`, if they pass and those before did (`passing`). With `NEW`, keys may be
+    /// new ones, and there is an answer only where not all pass.
     fn charge<const NEW: bool>(&self, now: Nanos, order: &[usize], passing: bool) -> Option<bool> {
         let [at, later @ ..] = order else { return Some(passing) };
         let Question { direct, key, cost, answer } = self.few.get(*at)?.as_ref()?;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::MemoryCounts;
 use crate::{limit::Limit, observe::Steps, time::Nanos};
 
-/// How long a bucket that is fresh again stays while there is hardly any room: the least of this and of a fiftieth of the time that a
-/// spent one needs. Who asks once a second keeps the place; a flood that may hold one for as long as its bucket takes
-/// to fill holds it a fiftieth longer.
+/// How long a bucket that is fresh again stays while there is hardly any room: the least of this and of a fiftieth of
+/// the time that a spent one needs. Who asks once a second keeps the place; a flood that may hold one for as long as
+/// its bucket takes to fill holds it a fiftieth longer.
 const LINGERS: Nanos = Nanos::from_secs(1);
 
 pub(super) fn lingers(limit: &Limit) -> Nanos {
@@ -60,8 +60,8 @@ impl Count {
         self.get() < self.max
     }
 
-    /// Buckets that were fresh at this time may be dropped `now`: all that are, or while there is no room to speak of, which is
-    /// less than a sixteenth, those that nobody came back for.
+    /// Buckets that were fresh at this time may be dropped `now`: all that are, or while there is no room to speak of,
+    /// which is less than a sixteenth, those that nobody came back for.
     #[inline]
     pub(super) fn droppable(&self, now: Nanos, lingers: Nanos) -> Nanos {
         if self.get() < self.max - self.max / 16 { now } else { now.saturating_sub(lingers) }

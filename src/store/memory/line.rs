@@ -1,9 +1,9 @@
 //! The tables of one rule, one behind the other: a rule that counts by another algorithm than before has another table.
 //!
-//! A key's bucket is in one of them. It leaves the older table inside the first decision by the newer one, under both locks,
-//! the newer one's first; from then on whoever still decides by the older table does not find it there and is sent on. A
-//! newer table begins to be one with the first request that is decided by it, so that rules which were bound and then given
-//! up have changed nothing.
+//! A key's bucket is in one of them. It leaves the older table inside the first decision by the newer one, under both
+//! locks, the newer one's first; from then on whoever still decides by the older table does not find it there and is
+//! sent on. A newer table begins to be one with the first request that is decided by it, so that rules which were bound
+//! and then given up have changed nothing.
 
 use std::{
     cmp::Reverse,
@@ -29,8 +29,9 @@ const WITHOUT_KEYS: u64 = 1 << 63;
 
 /// The buckets of a rule under one algorithm.
 pub(super) struct Table {
-    /// Locks are taken in the order of these numbers, which a rule's tables share: the newer one first. Rules without keys,
-    /// whose one bucket everybody wants, have the highest, so that they are locked last and for the shortest time.
+    /// Locks are taken in the order of these numbers, which a rule's tables share: the newer one first. Rules without
+    /// keys, whose one bucket everybody wants, have the highest, so that they are locked last and for the shortest
+    /// time.
     number: u64,
     generation: u32,
     pub(super) algorithm: Algorithm,
@@ -75,14 +76,15 @@ impl Deref for AnyBuckets {
 
 /// What is before a table, and what is behind it.
 pub(super) struct Line {
-    /// Whether there is a table before. Relaxed: it is set before anybody knows of the table, and a stale `true` costs a look.
+    /// Whether there is a table before. Relaxed: it is set before anybody knows of the table, and a stale `true` costs
+    /// a look.
     has_before: AtomicBool,
     before: Mutex<Option<Arc<Table>>>,
-    /// Whether the table has taken its place behind the one before. Set with [`SUCCESSION`] held, and read under the lock of
-    /// a bucket; it pairs with the store in [`Table::begin`].
+    /// Whether the table has taken its place behind the one before. Set with [`SUCCESSION`] held, and read under the
+    /// lock of a bucket; it pairs with the store in [`Table::begin`].
     has_begun: AtomicBool,
-    /// Whether a newer table has begun. It is set before any bucket leaves, and read under the lock of the bucket that is
-    /// missed, which whoever took it away has held since.
+    /// Whether a newer table has begun. It is set before any bucket leaves, and read under the lock of the bucket that
+    /// is missed, which whoever took it away has held since.
     has_next: AtomicBool,
     next: Mutex<Option<Weak<Table>>>,
 }
@@ -112,8 +114,8 @@ impl Line {
         if self.has_before() { lock(&self.before).clone() } else { None }
     }
 
-    /// The table whose keys come here next: the one before, or for who looks here before this one has begun, the newest that
-    /// has. **Locking**: a bucket's lock may be held; nothing that is behind this table is looked at.
+    /// The table whose keys come here next: the one before, or for who looks here before this one has begun, the newest
+    /// that has. **Locking**: a bucket's lock may be held; nothing that is behind this table is looked at.
     pub(super) fn source(&self) -> Option<Arc<Table>> {
         let mut source = self.before()?;
         if !self.has_begun.load(Ordering::Acquire) {
@@ -130,8 +132,8 @@ impl Line {
         drop(lock(&self.before).take());
     }
 
-    /// Whether a decision on a key that is not here has to be made by another table, or by this one once it has begun, which
-    /// it need not have for who only `looks`.
+    /// Whether a decision on a key that is not here has to be made by another table, or by this one once it has begun,
+    /// which it need not have for who only `looks`.
     #[inline]
     pub(super) fn sends_on(&self, looks: bool) -> bool {
         self.has_next.load(Ordering::Acquire) || (!looks && !self.has_begun.load(Ordering::Acquire))
@@ -245,8 +247,8 @@ impl Table {
         false
     }
 
-    /// Sees to it that there are at most two tables before one that will follow this one: keys that nobody has asked for since
-    /// the last but one go over as they were when something last happened to them.
+    /// Sees to it that there are at most two tables before one that will follow this one: keys that nobody has asked
+    /// for since the last but one go over as they were when something last happened to them.
     pub(super) fn shorten(&self) {
         let Some(before) = self.line().before() else { return };
         let Some(oldest) = before.line().before() else { return };
@@ -283,8 +285,8 @@ pub(super) struct Make<'a> {
 pub(super) struct Kin {
     pub(super) hash: KeyHash,
     pub(super) count: Arc<Count>,
-    /// The lives begun by resets, changed limits and set clocks. Relaxed is enough within a table: it is raised under the lock
-    /// of the bucket that goes, which whoever makes its successor takes after.
+    /// The lives begun by resets, changed limits and set clocks. Relaxed is enough within a table: it is raised under
+    /// the lock of the bucket that goes, which whoever makes its successor takes after.
     era: Arc<AtomicU32>,
 }
 

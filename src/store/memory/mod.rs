@@ -43,9 +43,9 @@ use table::{Alone, AnyTable};
 /// **Bounded.** A bucket that answers as a fresh one is dropped: inline, a small map at a time, when an insertion has
 /// filled its map; or all at once by [`sweep`](Self::sweep). No task runs in the background. A rule holds at most
 /// [`max_keys`](MemoryStoreBuilder::max_keys); what happens to new keys then is the [`Overflow`] policy's choice, and a
-/// bucket in use is never dropped for one, so a flood of new keys resets nobody. While less than a sixteenth of its places
-/// is free, a bucket that answers as a fresh one again keeps its own for a second more, or for a fiftieth of what a spent
-/// one takes to fill where that is less: who comes back by then is not put behind the flood.
+/// bucket in use is never dropped for one, so a flood of new keys resets nobody. While less than a sixteenth of its
+/// places is free, a bucket that answers as a fresh one again keeps its own for a second more, or for a fiftieth of
+/// what a spent one takes to fill where that is less: who comes back by then is not put behind the flood.
 ///
 /// Everything is gone when the process ends, and what a rule counted when the last limiter that has the rule is gone.
 ///
@@ -73,8 +73,8 @@ pub struct MemoryStore {
 struct Inner {
     secret: Secret,
     bound: Bound,
-    /// The places that some limiter has, in the order in which they were given out. **Locking** only while rules are bound,
-    /// never on a request.
+    /// The places that some limiter has, in the order in which they were given out. **Locking** only while rules are
+    /// bound, never on a request.
     places: Mutex<Vec<Weak<Place>>>,
 }
 
@@ -105,7 +105,8 @@ pub enum Overflow {
     /// It shares one of a few overflow buckets with other new keys: how many, at least 1. What a flood admits stays
     /// bounded, and a newcomer still has a chance. A key that gets a place of its own later starts from a copy of its
     /// overflow bucket; one of an [in-flight](crate::Limit::in_flight) rule gets none as long as anything runs in it. A
-    /// [reset](crate::Limiter::reset) of a key that shares one forgets nothing, since it is others' too. The default, with 16.
+    /// [reset](crate::Limiter::reset) of a key that shares one forgets nothing, since it is others' too. The default,
+    /// with 16.
     Share(usize),
     /// It is refused with status 503.
     Refuse,

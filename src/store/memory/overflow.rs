@@ -35,8 +35,8 @@ impl<B: Bucket> Base<B> {
         known.used.map_or_else(|| self.fresh(limit, now), |used| self.using(used, limit))
     }
 
-    /// Whether what `key` holds may be in a shared bucket: places have to be freed where they were taken, so a key gets no
-    /// bucket of its own meanwhile, and one that has its own holds nothing in a shared one. **Locking**: as
+    /// Whether what `key` holds may be in a shared bucket: places have to be freed where they were taken, so a key gets
+    /// no bucket of its own meanwhile, and one that has its own holds nothing in a shared one. **Locking**: as
     /// [`shared_bucket`](Self::shared_bucket).
     pub(super) fn may_hold_in_shared(&self, key: KeyId) -> bool {
         let shared = self.shared.get().filter(|_| self.bucket.holds_places());
@@ -59,8 +59,8 @@ impl<B: Bucket> Base<B> {
                 let held = shared.get_or_insert_with(|| self.shared_start(known, charge.limit, now));
                 let own = held.limit;
                 let _ = self.bring(held, &own, now);
-                // Keys of several limits meet here. What a smaller one cannot hold must not be forgiven for the others, so
-                // only a charge that fits takes its limit along.
+                // Keys of several limits meet here. What a smaller one cannot hold must not be forgiven for the others,
+                // so only a charge that fits takes its limit along.
                 let mut copy = (own != charge.limit).then(|| held.clone());
                 let entry = copy.as_mut().unwrap_or(held);
                 let (judged_at, _) = self.bring(entry, &charge.limit, now);

@@ -37,7 +37,8 @@ pub(super) fn decide(now: Nanos, charges: &[Charge<'_>], verdicts: &mut Verdicts
     })
 }
 
-/// A request with one charge, which has nobody to wait for. Returns false where another of the rule's tables has to decide.
+/// A request with one charge, which has nobody to wait for. Returns false where another of the rule's tables has to
+/// decide.
 fn decide_alone(now: Nanos, charge: &Charge<'_>, verdicts: &mut Verdicts) -> Result<bool, StoreError> {
     let table = &place(charge)?.table.buckets;
     match table.visit_alone(now, charge, verdicts) {
@@ -169,8 +170,8 @@ impl<'a> Round<'a> {
         !self.elsewhere
     }
 
-    /// Locks and looks at the buckets from `depth` on, and on the way back charges them, or none. Returns whether there was
-    /// room for all; where there was not, nothing is charged.
+    /// Locks and looks at the buckets from `depth` on, and on the way back charges them, or none. Returns whether there
+    /// was room for all; where there was not, nothing is charged.
     fn visit(&mut self, depth: usize) -> bool {
         let Some(&(at, table)) = self.order.get(depth) else { return true };
         let Some(&charge) = self.charges.get(at) else { return false };

@@ -33,7 +33,8 @@ mod usual;
 
 pub(super) use usual::Usual;
 
-/// How many keys there are to a shard where the table is full, about. No work under a lock is over more than twice as many.
+/// How many keys there are to a shard where the table is full, about. No work under a lock is over more than twice as
+/// many.
 const KEYS: usize = 1_024;
 
 /// How many shards there are at most, all made with the first key: beyond 64 million keys a shard has more of them.
@@ -56,8 +57,8 @@ pub(super) struct ShardedTable<B: Packed> {
 /// A part of the buckets. On a cache line of its own, so that threads with different keys do not meet.
 #[repr(align(64))]
 struct Shard<B: Packed> {
-    /// No bucket that is here is fresh before this time. Written under the lock only. Relaxed: without it, a hint for those
-    /// that look for room.
+    /// No bucket that is here is fresh before this time. Written under the lock only. Relaxed: without it, a hint for
+    /// those that look for room.
     nothing_fresh_before: AtomicU64,
     buckets: Mutex<Buckets<B>>,
 }

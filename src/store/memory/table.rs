@@ -99,8 +99,8 @@ pub(super) trait AnyTable: Send + Sync {
     fn adjust(&self, now: Nanos, taken: &mut Taken, cost: u64) -> bool;
     /// Drops the key's bucket, here and in the tables before.
     fn forget(&self, key: KeyId);
-    /// Says how much of a key is used here or in the tables before, and unless it only `looks` lets go of its bucket: it keeps
-    /// its room, and is the caller's.
+    /// Says how much of a key is used here or in the tables before, and unless it only `looks` lets go of its bucket:
+    /// it keeps its room, and is the caller's.
     fn hand_over(&self, key: KeyId, now: Nanos, looks: bool) -> Inherited;
     /// Takes over the key's bucket, if it has one in a table before and none here.
     fn pull(&self, key: KeyId, now: Nanos);
@@ -146,8 +146,8 @@ pub(super) fn visit_alone(table: &impl AnyTable, now: Nanos, charge: &Charge<'_>
 pub(super) struct Entry<S> {
     /// The limit it was last decided under.
     pub(super) limit: Limit,
-    /// Which life of the bucket this is: what was charged before a reset, or before the clock was set back, does not come
-    /// back after it.
+    /// Which life of the bucket this is: what was charged before a reset, or before the clock was set back, does not
+    /// come back after it.
     pub(super) era: u32,
     pub(super) state: S,
 }

@@ -1,5 +1,5 @@
-//! The usual decision on several charges, by the shortest way: of token buckets that are there already, each charged in the
-//! usual way. It says and does what a [`Round`](super::round) would.
+//! The usual decision on several charges, by the shortest way: of token buckets that are there already, each charged in
+//! the usual way. It says and does what a [`Round`](super::round) would.
 
 use smallvec::SmallVec;
 

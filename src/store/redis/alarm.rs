@@ -1,6 +1,8 @@
-//! The deadlines of all decisions on one timer: they have the same span, so they come in the order in which they were set.
+//! The deadlines of all decisions on one timer: they have the same span, so they come in the order in which they were
+//! set.
 //!
-//! A timer of its own for each decision would be most of what a decision costs the runtime, and nearly none of them rings.
+//! A timer of its own for each decision would be most of what a decision costs the runtime, and nearly none of them
+//! rings.
 
 use std::{
     collections::VecDeque,

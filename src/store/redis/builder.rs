@@ -71,11 +71,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Trusts the authorities of `pem`, one certificate or several, and no others; unless set, those that browsers trust. For
-    /// a server whose certificate comes from an authority of one's own. The URL has to begin with `rediss://`.
+    /// Trusts the authorities of `pem`, one certificate or several, and no others; unless set, those that browsers
+    /// trust. For a server whose certificate comes from an authority of one's own. The URL has to begin with
+    /// `rediss://`.
     ///
-    /// TLS uses the process's default provider of cryptography, as rustls calls it; where the program has installed none,
-    /// building the store installs `ring`.
+    /// TLS uses the process's default provider of cryptography, as rustls calls it; where the program has installed
+    /// none, building the store installs `ring`.
     ///
     /// # Examples
     ///
@@ -98,19 +99,20 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long a place [in flight](crate::Limit::in_flight) stays held when nothing more is heard of the process that
-    /// holds it; 10 s unless set, from 100 ms to an hour. A process renews its places at a third of that.
+    /// Sets how long a place [in flight](crate::Limit::in_flight) stays held when nothing more is heard of the process
+    /// that holds it; 10 s unless set, from 100 ms to an hour. A process renews its places at a third of that.
     ///
-    /// Shorter frees the places of a crashed process sooner; less than about fifteen times the [deadline](Self::deadline) leaves no
-    /// time to replace a connection that is dead. Longer outlasts longer outages of the connection: places that
-    /// were free meanwhile are taken again by their holders when it is back, even where others have them by then.
+    /// Shorter frees the places of a crashed process sooner; less than about fifteen times the
+    /// [deadline](Self::deadline) leaves no time to replace a connection that is dead. Longer outlasts longer outages
+    /// of the connection: places that were free meanwhile are taken again by their holders when it is back, even where
+    /// others have them by then.
     pub fn places_expire_after(mut self, expiry: Duration) -> Self {
         self.places_expire_after = expiry;
         self
     }
 
-    /// Goes by the limiter's clock, in whole microseconds, instead of the server's. **For tests**: processes whose clocks
-    /// differ would turn each other's buckets back.
+    /// Goes by the limiter's clock, in whole microseconds, instead of the server's. **For tests**: processes whose
+    /// clocks differ would turn each other's buckets back.
     ///
     /// Places in flight expire by the server's clock all the same.
     ///
@@ -125,8 +127,9 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Where the URL or the deployment's name is none, the URL begins with `rediss://` and the feature `redis-rustls` is
-    /// off, a time is zero or out of its range, or this is not called in a tokio runtime: the store's tasks run there.
+    /// Where the URL or the deployment's name is none, the URL begins with `rediss://` and the feature `redis-rustls`
+    /// is off, a time is zero or out of its range, or this is not called in a tokio runtime: the store's tasks run
+    /// there.
     pub fn build(self) -> Result<RedisStore, StoreError> {
         if !names::is_deployment(&self.deployment) {
             let name = self.deployment.escape_debug();

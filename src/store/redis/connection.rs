@@ -35,8 +35,8 @@ pub(super) struct Link {
     pub(super) wanted: Notify,
     up: watch::Sender<bool>,
     pub(super) clock: SystemClock,
-    /// The server's clock less ours, in microseconds. Relaxed: any value that was ever true will do, and the next answer
-    /// brings another.
+    /// The server's clock less ours, in microseconds. Relaxed: any value that was ever true will do, and the next
+    /// answer brings another.
     ahead: AtomicI64,
 }
 

@@ -45,8 +45,8 @@ const REMEMBERED: usize = 4_096;
 const RENEWED_AT_ONCE: usize = 256;
 /// A stopped server may run what it was sent when it goes on, so it is waited for, unless there is another connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A connection counts as failing once more whenever it has been silent for such a part of the time in which places expire:
-/// given up after five in a row, it leaves time to renew them over another one.
+/// A connection counts as failing once more whenever it has been silent for such a part of the time in which places
+/// expire: given up after five in a row, it leaves time to renew them over another one.
 const SILENT: u32 = 15;
 
 /// Stands in a mark's fraction for a charge whose mark only the task knows; no real one is that large.
@@ -131,8 +131,8 @@ impl GivingBack {
         is_done.await.map_err(|_| gone())
     }
 
-    /// Has all places that are held renewed again and again: after each `pause`, and as soon as there is another connection,
-    /// since it may lead to a server that has forgotten them.
+    /// Has all places that are held renewed again and again: after each `pause`, and as soon as there is another
+    /// connection, since it may lead to a server that has forgotten them.
     ///
     /// By the task that gives back, so that no renewal overtakes what frees a place.
     pub(super) fn renewing(&self, pause: Duration, link: &Link) -> impl Future<Output = ()> + Send + use<> {
@@ -246,7 +246,8 @@ impl Sending {
         }
     }
 
-    /// Renews some of the places that are held, and returns the rest. What does not get through has another chance soon.
+    /// Renews some of the places that are held, and returns the rest. What does not get through has another chance
+    /// soon.
     async fn renew(&mut self, mut renewal: Renewal) -> Option<Renewal> {
         if let Some(live) = self.link.wait_for_live().await {
             let (mut batch, mut places) = (Vec::new(), 0);
@@ -326,8 +327,8 @@ impl Sending {
         timeout(PATIENCE, answers).await.ok().flatten()
     }
 
-    /// What was not answered may have run, so it is not sent again. Who has which places can be said twice, over another
-    /// connection.
+    /// What was not answered may have run, so it is not sent again. Who has which places can be said twice, over
+    /// another connection.
     fn unanswered(&self, live: &Live, batch: Vec<Change>) -> Vec<Change> {
         let is_up = self.link.is_in_use(live);
         let is_repeated = |change: &Change| !is_up && change.numbers.kind == Kind::InFlight;

@@ -37,8 +37,8 @@ impl Held {
         }
     }
 
-    /// Notes that a holder of `part.cost` places has `part.left` now, and returns what the server has to be told: nothing
-    /// where that is not what it holds, because that was said before.
+    /// Notes that a holder of `part.cost` places has `part.left` now, and returns what the server has to be told:
+    /// nothing where that is not what it holds, because that was said before.
     pub(super) fn change(&self, name: &[u8], numbers: Numbers, part: Part) -> Option<Part> {
         let Part { cost, left, life, .. } = part;
         if cost == left {

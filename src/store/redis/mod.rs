@@ -56,16 +56,16 @@ use script::{Doubles, Part};
 /// charges all or none, by the server's clock. Each key expires when its bucket is as good as new.
 ///
 /// **A request never waits for a connection.** There is one, which a task in the background keeps: while it is down,
-/// decisions fail at once. No decision takes longer than the [deadline](RedisStoreBuilder::deadline), and what was given up
-/// charges nothing: the server knows the deadline, and what it charged just before comes back.
+/// decisions fail at once. No decision takes longer than the [deadline](RedisStoreBuilder::deadline), and what was
+/// given up charges nothing: the server knows the deadline, and what it charged just before comes back.
 ///
-/// **Exact**, as in memory, to the microsecond. What does not fit into the whole numbers that Redis counts with is an error
-/// when rules are bound: rates of large numbers without common factors over long periods, windows of no whole number of
-/// microseconds, and buckets of one's own. From [`limit_for`](crate::Rule::limit_for) such a limit refuses as one that can
-/// never pass.
+/// **Exact**, as in memory, to the microsecond. What does not fit into the whole numbers that Redis counts with is an
+/// error when rules are bound: rates of large numbers without common factors over long periods, windows of no whole
+/// number of microseconds, and buckets of one's own. From [`limit_for`](crate::Rule::limit_for) such a limit refuses as
+/// one that can never pass.
 ///
-/// **Places in flight** are held by the process that took them, which renews them in the background; those of a process that
-/// ended are free after [a while](RedisStoreBuilder::places_expire_after).
+/// **Places in flight** are held by the process that took them, which renews them in the background; those of a process
+/// that ended are free after [a while](RedisStoreBuilder::places_expire_after).
 ///
 /// **Giving back never waits** either: it is queued, and done a moment later. [`flush`](Self::flush) waits for it.
 ///
@@ -73,8 +73,8 @@ use script::{Doubles, Part};
 ///
 /// # Secret
 ///
-/// Keys are hidden under a [`Secret`], which has to be **the same in all processes** that share the limit: 16 random bytes
-/// from where the deployment's other secrets are. Under another secret a process counts alone.
+/// Keys are hidden under a [`Secret`], which has to be **the same in all processes** that share the limit: 16 random
+/// bytes from where the deployment's other secrets are. Under another secret a process counts alone.
 ///
 /// # Examples
 ///
@@ -151,8 +151,8 @@ impl Lives {
 }
 
 impl RedisStore {
-    /// Returns a builder for a store on the server at `url`: `redis://`, `rediss://` (with the feature `redis-rustls`) or
-    /// `unix://`, with user, password and database as usual.
+    /// Returns a builder for a store on the server at `url`: `redis://`, `rediss://` (with the feature `redis-rustls`)
+    /// or `unix://`, with user, password and database as usual.
     pub fn builder(url: &str, secret: Secret) -> RedisStoreBuilder {
         let client = ::redis::Client::open(url).map_err(|error| why::no_url(url, error));
         RedisStoreBuilder::new(client, secret)
@@ -163,8 +163,8 @@ impl RedisStore {
         RedisStoreBuilder::new(Ok(client), secret)
     }
 
-    /// Waits until all that was given back and settled so far has reached the server. Before a process ends, say, or in a
-    /// test.
+    /// Waits until all that was given back and settled so far has reached the server. Before a process ends, say, or in
+    /// a test.
     ///
     /// # Errors
     ///
@@ -319,8 +319,8 @@ impl Store for RedisStore {
         }))
     }
 
-    /// Connects at once where there is no connection, and then writes and looks: a replica and a server that is full let
-    /// whoever only looks pass.
+    /// Connects at once where there is no connection, and then writes and looks: a replica and a server that is full
+    /// let whoever only looks pass.
     fn probe(&self, now: Nanos, charge: Charge<'_>) -> Reply<(), Verdicts> {
         match self.inner.question(now, &[charge]) {
             Ok(question) => Reply::Pending(Box::pin(probe::ask(Arc::clone(&self.inner), question))),

@@ -1,7 +1,7 @@
 //! The names of keys: `tg1:{deployment}:rule:algorithm:key`.
 //!
-//! The version is that of what the keys hold. The part in braces, the same in all keys of a deployment, keeps them on one
-//! node of a cluster, so that one script sees all keys of a request.
+//! The version is that of what the keys hold. The part in braces, the same in all keys of a deployment, keeps them on
+//! one node of a cluster, so that one script sees all keys of a request.
 
 use crate::key::{KeyId, Secret};
 

@@ -86,8 +86,8 @@ impl Numbers {
     }
 
     /// A permit is `period / g` units and a nanosecond drains `permits / g` of them, `g` their greatest common divisor:
-    /// the units of the memory store. Where those are too many, the same per microsecond, which are up to a thousand times
-    /// fewer.
+    /// the units of the memory store. Where those are too many, the same per microsecond, which are up to a thousand
+    /// times fewer.
     fn bucket(kind: Kind, limit: &Limit) -> Result<Self, String> {
         let (permits, period) = (u128::from(limit.permits()), u128::from(limit.period_nanos()));
         let drained = permits * 1_000;

@@ -1,4 +1,5 @@
-//! Finds out whether decisions would be answered: there is a connection, to a server that takes writes and runs the script.
+//! Finds out whether decisions would be answered: there is a connection, to a server that takes writes and runs the
+//! script.
 
 use std::sync::Arc;
 

@@ -81,8 +81,8 @@ impl Question {
         }
     }
 
-    /// Whether places that were taken before `until` may expire before they are renewed for the first time: whoever waits was
-    /// not polled for long, as futures in a stream's buffer are not while it is full.
+    /// Whether places that were taken before `until` may expire before they are renewed for the first time: whoever
+    /// waits was not polled for long, as futures in a stream's buffer are not while it is full.
     fn may_have_lost(&self, inner: &Inner, verdicts: &Verdicts, until: Nanos) -> bool {
         let mut all = self.asked.iter().zip(verdicts.iter());
         all.any(|(asked, judged)| asked.numbers.kind == Kind::InFlight && judged.mark.is_some())
@@ -103,8 +103,8 @@ impl Question {
     }
 }
 
-/// The future of an answer: it fails at the deadline. Dropped or too late, the question is taken back where it was not sent
-/// yet; otherwise the answer is still awaited elsewhere, and what it charged is given back.
+/// The future of an answer: it fails at the deadline. Dropped or too late, the question is taken back where it was not
+/// sent yet; otherwise the answer is still awaited elsewhere, and what it charged is given back.
 pub(super) struct Deciding {
     inner: Arc<Inner>,
     live: Arc<Live>,

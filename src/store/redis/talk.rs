@@ -50,8 +50,8 @@ impl Future for Talk {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        // The runtime would run this right behind the first task that asks. Where others ask too, they go first: to the end
-        // of the queue.
+        // The runtime would run this right behind the first task that asks. Where others ask too, they go first: to the
+        // end of the queue.
         if !this.yielded && (this.crowded || !this.asked.is_empty()) && !this.queue.is_empty() {
             this.yielded = true;
             context.waker().wake_by_ref();
@@ -150,8 +150,8 @@ impl Talk {
         }
     }
 
-    /// Looks for an answer. Where the driver is our own, answers are looked for behind each of its turns, and nobody has to be
-    /// woken for them.
+    /// Looks for an answer. Where the driver is our own, answers are looked for behind each of its turns, and nobody
+    /// has to be woken for them.
     fn poll(&self, reply: &mut Reply, context: &mut Context<'_>) -> Poll<RedisResult<Value>> {
         if self.drives {
             return reply.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -242,8 +242,8 @@ impl Drop for Talk {
     }
 }
 
-/// Wakes the task for its driver; while it is at work it only goes round again. The runtime would wake another thread for a
-/// task that wakes itself.
+/// Wakes the task for its driver; while it is at work it only goes round again. The runtime would wake another thread
+/// for a task that wakes itself.
 #[derive(Default)]
 struct Waking(Mutex<Work>);
 

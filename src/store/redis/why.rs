@@ -77,8 +77,8 @@ fn is_of_the_user(error: &RedisError) -> bool {
 
 /// Whether an error is about what somebody else has written to a key: questions about others have an answer.
 fn is_of_a_key(error: &RedisError) -> bool {
-    // What fails in a script itself is a value that it cannot read, and begins with where; what a command that the script
-    // calls fails of ends with it.
+    // What fails in a script itself is a value that it cannot read, and begins with where; what a command that the
+    // script calls fails of ends with it.
     let where_in_script = "user_script:";
     match error.code() {
         Some("WRONGTYPE") => true,

@@ -35,9 +35,10 @@ use crate::{
 
 /// Checks stores against the contract.
 ///
-/// Each sentence is checked with each of the six algorithms that the store can [`bind`](Store::bind), on rules of names of its
-/// own, so that stores on one server do not disturb each other. Limits are over a hundred days, so that a slow machine changes
-/// nothing. Needs a tokio runtime with time enabled; nothing sleeps unless the store's `adjust` acts later.
+/// Each sentence is checked with each of the six algorithms that the store can [`bind`](Store::bind), on rules of names
+/// of its own, so that stores on one server do not disturb each other. Limits are over a hundred days, so that a slow
+/// machine changes nothing. Needs a tokio runtime with time enabled; nothing sleeps unless the store's `adjust` acts
+/// later.
 #[must_use]
 pub struct Conformance<S> {
     make: Box<dyn Fn() -> BoxFuture<'static, S> + Send + Sync>,
@@ -120,8 +121,9 @@ pub fn clauses() -> impl Iterator<Item = Clause> {
 }
 
 impl<S: Store> Conformance<S> {
-    /// Returns the suite for the stores that `make` returns. It is called often, and may return connections to one server.
-    /// A closure that holds something returns a future that holds it too: `move || { let url = url.clone(); async move { .. } }`.
+    /// Returns the suite for the stores that `make` returns. It is called often, and may return connections to one
+    /// server. A closure that holds something returns a future that holds it too:
+    /// `move || { let url = url.clone(); async move { .. } }`.
     pub fn of<F, T>(make: F) -> Self
     where
         F: Fn() -> T + Send + Sync + 'static,
@@ -130,7 +132,8 @@ impl<S: Store> Conformance<S> {
         Self { make: Box::new(move || Box::pin(make())), tracked_keys: None, given_time: false }
     }
 
-    /// Says that the store decides at the time it is given and has no clock of its own, so that time can be checked too.
+    /// Says that the store decides at the time it is given and has no clock of its own, so that time can be checked
+    /// too.
     pub fn given_time(mut self) -> Self {
         self.given_time = true;
         self

@@ -34,7 +34,8 @@ fn a_reload_of_the_queue_lets_nobody_overtake_those_who_wait() {
     assert!(second.is_woken() && second.poll().is_ready());
 }
 
-/// Two who need both places come under rules in one order and the other: neither may wait for the other at the head of a line.
+/// Two who need both places come under rules in one order and the other: neither may wait for the other at the head of
+/// a line.
 #[test]
 fn a_reload_that_changes_the_order_of_rules_lets_nobody_wait_for_each_other() {
     let clock = ManualClock::new();

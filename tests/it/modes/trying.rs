@@ -17,8 +17,8 @@ const ALGORITHMS: [How; 5] = [
     |rule| rule.algorithm(LeakyBucket),
 ];
 
-/// What is tried says, request by request, what a limiter with that limit alone says of the requests that all but the live
-/// rule let pass.
+/// What is tried says, request by request, what a limiter with that limit alone says of the requests that all but the
+/// live rule let pass.
 #[test]
 fn a_limit_that_is_tried_agrees_with_the_same_limit_alone_on_the_same_traffic() {
     each_seed(from_env("TOLLGATE_RUNS", 60), |random| {

@@ -1,5 +1,5 @@
-//! Whatever has happened before, all ways to an answer lead to the same one: by a limiter that knows its store, and by one
-//! that asks it as any other, and by a look before.
+//! Whatever has happened before, all ways to an answer lead to the same one: by a limiter that knows its store, and by
+//! one that asks it as any other, and by a look before.
 
 use std::{sync::Arc, time::Duration};
 
@@ -55,7 +55,8 @@ impl Terms {
         Self { at, limit, algorithm, overload: random.one_in(3) }
     }
 
-    /// Of every three rules one has a key that may be missing, one shares a bucket among those without, and one has no keys.
+    /// Of every three rules one has a key that may be missing, one shares a bucket among those without, and one has no
+    /// keys.
     fn rule(self) -> Rule<Request> {
         let Self { at, limit, algorithm, overload } = self;
         let name = format!("r{at}");

@@ -85,8 +85,8 @@ macro_rules! case {
     };
 }
 
-/// Those that ask a limiter of one store. `memory` is about that store's own bounds, `forwarding` asks nobody, and instead of
-/// `threads` there are processes in `exact`. The random ones are what `differential` does.
+/// Those that ask a limiter of one store. `memory` is about that store's own bounds, `forwarding` asks nobody, and
+/// instead of `threads` there are processes in `exact`. The random ones are what `differential` does.
 const CASES: &[Case] = &[
     case!(clock::a_bucket_goes_on_refilling_after_the_clock_was_set_back_an_hour),
     case!(clock::a_bucket_that_is_only_looked_at_after_the_step_opens_in_time),
@@ -191,8 +191,8 @@ fn the_timelines_are_kept_on_a_server() {
 
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// B33, alisaifee/limits#14, linagora/cozy-stack#2250, PatchMon/PatchMon#868: a count that lost its lifetime refused its
-/// client for ever.
+/// B33, alisaifee/limits#14, linagora/cozy-stack#2250, PatchMon/PatchMon#868: a count that lost its lifetime refused
+/// its client for ever.
 #[test]
 fn a_key_that_lost_its_expiry_limits_nobody_for_ever() {
     let (server, runtime) = (Server::start(), runtime());
@@ -231,8 +231,8 @@ fn a_key_that_lost_its_expiry_limits_nobody_for_ever() {
     assert!(keys.len() == 4 && keys.iter().all(|key| server.run::<i64>(&["PTTL", key]) > 0), "{keys:?}");
 }
 
-/// B37, spring-cloud/spring-cloud-gateway#248, timebug/lua-resty-redis-ratelimit#9, vutran1710/PyrateLimiter#151: keys of
-/// one decision on different slots.
+/// B37, spring-cloud/spring-cloud-gateway#248, timebug/lua-resty-redis-ratelimit#9, vutran1710/PyrateLimiter#151: keys
+/// of one decision on different slots.
 #[test]
 fn the_keys_of_one_request_are_on_one_slot_of_a_cluster() {
     let server = Server::start_with(&["--cluster-enabled", "yes"]);
@@ -264,8 +264,9 @@ fn the_keys_of_one_request_are_on_one_slot_of_a_cluster() {
     assert!(keys.len() >= 6 && slots.len() == 1, "{keys:?} on {slots:?}");
 }
 
-/// B39, openlinker-project/openlinker#2019: a server that hangs, or takes connections and never answers, and fifty requests at
-/// once. What they are answered is in `stack`; here, that they wait at the same time and not one after the other.
+/// B39, openlinker-project/openlinker#2019: a server that hangs, or takes connections and never answers, and fifty
+/// requests at once. What they are answered is in `stack`; here, that they wait at the same time and not one after the
+/// other.
 #[test]
 fn fifty_requests_to_a_server_that_hangs_wait_together() {
     let deadline = Duration::from_millis(100);

@@ -53,7 +53,8 @@ struct Pair<'a> {
     disturbed: Vec<u64>,
     now: u64,
     told: u64,
-    /// The latest time at which the memory store dropped a bucket that answered as a fresh one, and how many went so far.
+    /// The latest time at which the memory store dropped a bucket that answered as a fresh one, and how many went so
+    /// far.
     dropped: u64,
     evicted: u64,
     operations: u64,
@@ -90,7 +91,8 @@ fn rules() -> Vec<(&'static str, Algorithm, Vec<Limit>, u64, bool)> {
 
 impl<'a> Pair<'a> {
     fn new(runtime: &'a Runtime, url: &str) -> Self {
-        // So many shards that hardly ever two of the few keys share one: to a late thread, a bucket's time is its shard's.
+        // So many shards that hardly ever two of the few keys share one: to a late thread, a bucket's time is its
+        // shard's.
         let memory = MemoryStore::builder().secret(secret()).max_keys(50_000_000).build();
         let redis = runtime.block_on(by_the_clock(url).connect()).unwrap();
         let rules: Vec<_> = rules()
@@ -125,9 +127,10 @@ impl<'a> Pair<'a> {
         self.trail.iter().filter(|line| line.contains(&of)).map(|line| format!("\n{line}")).collect()
     }
 
-    /// Moves the time, in whole microseconds: not at all, a little, to where something was told to happen or just beside
-    /// it, far; or back a little, as threads that come late see it, or far, as a clock that was set. Not behind the time at
-    /// which memory dropped a bucket as good as new: that time is all it knows of the key, while Redis still has the bucket.
+    /// Moves the time, in whole microseconds: not at all, a little, to where something was told to happen or just
+    /// beside it, far; or back a little, as threads that come late see it, or far, as a clock that was set. Not behind
+    /// the time at which memory dropped a bucket as good as new: that time is all it knows of the key, while Redis
+    /// still has the bucket.
     fn idle(&mut self, random: &mut Random) {
         let micro = 1_000;
         // What is told in hours is waited for now and then.

@@ -40,7 +40,8 @@ async fn is_free(limiter: &Limiter<u64>, client: u64) -> bool {
     limiter.peek(&client).await.unwrap().is_allowed()
 }
 
-/// Looks again and again whether anybody else would get the place of client 1, for twice as long as it would last by itself.
+/// Looks again and again whether anybody else would get the place of client 1, for twice as long as it would last by
+/// itself.
 async fn stays_held(there: &Limiter<u64>) {
     let begin = Instant::now();
     while begin.elapsed() < EXPIRY * 2 {

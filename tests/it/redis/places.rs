@@ -246,7 +246,8 @@ async fn a_process_that_was_stopped_for_too_long_takes_its_places_again_also_whe
     drop(process);
 }
 
-/// As a server has them whose clock was a day ahead until a moment ago: one of a process that lives, and one of a dead one.
+/// As a server has them whose clock was a day ahead until a moment ago: one of a process that lives, and one of a dead
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_sets_its_clock_back_frees_the_places_of_dead_processes_no_later() {
     const DAY: i64 = 86_400_000_000;

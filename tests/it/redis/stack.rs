@@ -1,4 +1,5 @@
-//! Every fault through the whole stack: a guard over the Redis store, with each policy. See the figures with `--nocapture`.
+//! Every fault through the whole stack: a guard over the Redis store, with each policy. See the figures with
+//! `--nocapture`.
 
 use std::time::Instant;
 

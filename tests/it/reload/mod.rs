@@ -233,7 +233,8 @@ fn every_clone_of_a_layer_and_its_services_has_the_new_rules() {
     });
 }
 
-/// The fields' texts are written once for many responses, and the name of a rule may be one and the same text in every set.
+/// The fields' texts are written once for many responses, and the name of a rule may be one and the same text in every
+/// set.
 #[test]
 fn responses_tell_of_the_rules_in_force_from_the_first_one_on() {
     let clock = ManualClock::at(TODAY);

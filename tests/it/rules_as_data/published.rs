@@ -96,7 +96,8 @@ impl Desk {
     }
 }
 
-/// `ok: rule remaining, ..` of the rules that know time, `no: rule wait, ..` of those that refuse, or `free` where no rule applies.
+/// `ok: rule remaining, ..` of the rules that know time, `no: rule wait, ..` of those that refuse, or `free` where no
+/// rule applies.
 fn said(decision: &Decision) -> String {
     let whole = |nanos: Nanos| format!("{:?}", Duration::from(nanos));
     if decision.is_allowed() {

@@ -140,7 +140,8 @@ fn a_file_that_is_gone_changes_nothing_is_counted_once_and_may_come_back() {
     watched.soon_has(6);
 }
 
-/// As Kubernetes puts a ConfigMap into a directory: each version is a directory, and a link to the one in force is swapped.
+/// As Kubernetes puts a ConfigMap into a directory: each version is a directory, and a link to the one in force is
+/// swapped.
 #[cfg(unix)]
 #[test]
 fn a_link_that_is_swapped_is_noticed_wherever_it_is_on_the_way() {

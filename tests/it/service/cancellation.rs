@@ -216,8 +216,8 @@ fn one_a_second() -> [Rule<Name>; 2] {
 
 #[test]
 fn a_cancelled_turn_is_free_for_the_next_in_line() {
-    // B47 (b), dotnet/runtime#77180: a waiter that had been cancelled stayed in the way of those behind it. Shaping one per
-    // second: X starts at 0, Y is due at 1 and cancelled at 0.5, Z comes at 0.6 and is due at 1.0, not at 2.
+    // B47 (b), dotnet/runtime#77180: a waiter that had been cancelled stayed in the way of those behind it. Shaping one
+    // per second: X starts at 0, Y is due at 1 and cancelled at 0.5, Z comes at 0.6 and is due at 1.0, not at 2.
     for rule in one_a_second() {
         let clock = ManualClock::new();
         let layer = layer([rule], &clock);

@@ -202,7 +202,8 @@ fn the_detail_says_when_to_come_back_only_where_that_is_known() {
     }
 }
 
-/// Two refusals by the same rule, for the same cause and with the same `Retry-After`: one knows its wait, the other does not.
+/// Two refusals by the same rule, for the same cause and with the same `Retry-After`: one knows its wait, the other
+/// does not.
 #[test]
 fn a_refusal_that_knows_its_wait_is_not_answered_as_one_that_does_not() {
     let store = MemoryStore::builder().max_keys(1).overflow(Overflow::Refuse).build();

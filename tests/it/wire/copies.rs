@@ -1,4 +1,5 @@
-//! What is kept of earlier answers changes none: a layer that has answered much answers as one that was made for this request.
+//! What is kept of earlier answers changes none: a layer that has answered much answers as one that was made for this
+//! request.
 
 use std::{convert::Infallible, future::ready, sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! A reader of structured fields (RFC 9651), as far as limits need it: lists of items with parameters. It shares nothing
-//! with the writer it checks.
+//! A reader of structured fields (RFC 9651), as far as limits need it: lists of items with parameters. It shares
+//! nothing with the writer it checks.
 
 use base64::{
     Engine,

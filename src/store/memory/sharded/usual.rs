@@ -153,8 +153,8 @@ impl<B: Packed> ShardedTable<B> {
         self.is_new(buckets, now, key, hash) && self.base.kin.count.has_room()
     }
 
-    /// Looks at the bucket of a new key that has room and is known nowhere else, lets the others be looked at, and puts it in if
-    /// it is settled so.
+    /// Looks at the bucket of a new key that has room and is known nowhere else, lets the others be looked at, and puts
+    /// it in if it is settled so.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "what two ways have in common, each of which knows all of these")]
     fn put_unknown(
