@@ -257,7 +257,11 @@ fn canonical(one: &One) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(crate::random::from_env("TOLLGATE_RUNS", 500) as u32))]
+    #![proptest_config({
+        let cases = crate::random::from_env("TOLLGATE_RUNS", 500) as u32;
+        // One in six pairs of matches says nothing of which is the stricter one.
+        ProptestConfig { max_global_rejects: cases, ..ProptestConfig::with_cases(cases) }
+    })]
 
     #[test]
     fn the_most_specific_match_wins(
