@@ -43,10 +43,12 @@ impl Policies {
         if known.is_some() {
             return known;
         }
+        // Both are kept, so each is copied to memory of its own: a block is written again when nobody has a text in it.
+        let begin = written(|begin| rules.first().into_iter().for_each(|rule| begin_limit(begin, &rule.name)));
         let rendered = Rendered {
             rules: Arc::clone(rules),
-            policies: render_policies(decision)?,
-            limit_begins: written(|begin| rules.first().into_iter().for_each(|rule| begin_limit(begin, &rule.name))),
+            policies: HeaderValue::from_bytes(render_policies(decision)?.as_bytes()).ok()?,
+            limit_begins: Bytes::copy_from_slice(&begin),
         };
         let policies = rendered.policies.clone();
         if let Err(rendered) = self.0.first.set(rendered) {
