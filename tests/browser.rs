@@ -88,8 +88,8 @@ fn chromium() -> PathBuf {
         env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|program| program.is_file());
     found.unwrap_or_else(|| {
         panic!(
-            "this test needs Chromium, and {names:?} are not on the PATH: run `scripts/browser` (or `scripts/test`), \
-             which installs it, or set CHROMIUM to the program"
+            "this test needs Chromium, and {names:?} are not on the PATH: run `scripts/setup chromium`, which installs \
+             it, or set CHROMIUM to the program"
         )
     })
 }

@@ -34,7 +34,7 @@ fn spawn(port: u16, directory: &PathBuf, more: &[&str]) -> Child {
     command.args(["--enable-debug-command", "yes", "--dir"]).arg(directory).args(more);
     match command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
         Ok(child) => child,
-        Err(error) => panic!("{program} cannot be started ({error}); scripts/test installs Debian's redis-server"),
+        Err(error) => panic!("{program} cannot be started ({error}); `scripts/setup redis-server` installs Debian's"),
     }
 }
 
