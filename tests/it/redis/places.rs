@@ -208,18 +208,19 @@ async fn places_outlive_their_expiry_with_their_process_and_not_without_it() {
     let server = Server::start();
     let limiter = limiter(connect(&server).await, 3);
     let process = Process::start(&server);
-    for _ in 0..4 {
-        assert_eq!(left(&limiter, 1).await, 1);
-        tokio::time::sleep(EXPIRY * 3 / 5).await;
-    }
-    assert_eq!(left(&limiter, 1).await, 1, "they are renewed for as long as it lives");
+    let long_after = server.now() + EXPIRY * 12 / 5;
+    let are_renewed = async || {
+        assert_eq!(left(&limiter, 1).await, 1, "they are renewed for as long as it lives");
+        server.now() >= long_after
+    };
+    until("their expiry is long over", are_renewed).await;
     drop(process);
     assert_eq!(left(&limiter, 1).await, 1, "nobody has told the server");
     // Looking keeps none of them: each ends at a time that was told when it was renewed last.
     let key = server.run::<Vec<String>>(&["KEYS", "*:client:*"]).remove(0);
-    let [secs, micros]: [i64; 2] = server.run(&["TIME"]);
-    let latest = server.run::<Vec<(String, i64)>>(&["ZREVRANGE", &key, "0", "0", "WITHSCORES"]).remove(0).1;
-    assert!(latest <= secs * 1_000_000 + micros + EXPIRY.as_micros() as i64, "later than an expiry from now");
+    let an_expiry_from_now = (server.now() + EXPIRY).as_micros();
+    let latest = server.run::<Vec<(String, u128)>>(&["ZREVRANGE", &key, "0", "0", "WITHSCORES"]).remove(0).1;
+    assert!(latest <= an_expiry_from_now, "later than an expiry from now");
     soon_left(&limiter, 1, 3).await;
     assert!(enter(&limiter, Call(1, 3, false)).await.is_some());
 }
@@ -256,8 +257,7 @@ async fn a_server_that_sets_its_clock_back_frees_the_places_of_dead_processes_no
     let limiter = limiter(store.clone(), 3);
     let lives = enter(&limiter, Call(1, 1, false)).await;
     let key = "tg1:{tollgate}:client:p:number:1";
-    let [secs, micros]: [i64; 2] = server.run(&["TIME"]);
-    let ahead = secs * 1_000_000 + micros + DAY;
+    let ahead = server.now().as_micros() as i64 + DAY;
     let member = |score: i64, name: &str| server.run::<u64>(&["ZADD", key, &score.to_string(), name]);
     for name in server.run::<Vec<String>>(&["ZRANGEBYSCORE", key, "(0", "+inf"]) {
         member(ahead + 60_000_000, &name);

@@ -76,6 +76,12 @@ impl Server {
         false
     }
 
+    /// The time by its own clock, since the Unix epoch.
+    pub(crate) fn now(&self) -> Duration {
+        let [secs, micros]: [u64; 2] = self.run(&["TIME"]);
+        Duration::from_secs(secs) + Duration::from_micros(micros)
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
