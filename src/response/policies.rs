@@ -3,11 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
-use bytes::{BufMut, Bytes};
+use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderValue;
 
 use super::{
-    arena::written,
     headers::{begin_limit, end_limit, list, render_policies},
     told::Lists,
 };
@@ -43,12 +42,15 @@ impl Policies {
         if known.is_some() {
             return known;
         }
-        // Both are kept, so each is copied to memory of its own: a block is written again when nobody has a text in it.
-        let begin = written(|begin| rules.first().into_iter().for_each(|rule| begin_limit(begin, &rule.name)));
+        // Both texts are kept, so each is in memory of its own: a block is written again when nobody has a text in it.
+        let mut limit_begins = BytesMut::new();
+        if let Some(rule) = rules.first() {
+            begin_limit(&mut limit_begins, &rule.name);
+        }
         let rendered = Rendered {
             rules: Arc::clone(rules),
             policies: HeaderValue::from_bytes(render_policies(decision)?.as_bytes()).ok()?,
-            limit_begins: Bytes::copy_from_slice(&begin),
+            limit_begins: limit_begins.freeze(),
         };
         let policies = rendered.policies.clone();
         if let Err(rendered) = self.0.first.set(rendered) {

@@ -106,7 +106,7 @@ fn asked(stack: &Stack, place: Place) -> f64 {
     const REQUESTS: u64 = 1_000;
     let of = |stack: &Stack, place| {
         let mut send = stack.send(place);
-        let mut asked = || {
+        let mut count = || {
             let before = allocator::asked();
             for _ in 0..REQUESTS {
                 send();
@@ -114,8 +114,8 @@ fn asked(stack: &Stack, place: Place) -> f64 {
             allocator::asked() - before
         };
         // Counted the second time: what a stack makes once, or what another one has left, is not what a request costs.
-        asked();
-        asked() as f64 / REQUESTS as f64
+        count();
+        count() as f64 / REQUESTS as f64
     };
     // The same request is made everywhere.
     of(stack, place) - of(stacks::by_name("none"), Place::Direct)
